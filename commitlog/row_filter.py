@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,11 +15,14 @@ from .fields import NUMBERS as NUMBER_FIELDS
 
 if TYPE_CHECKING:
     import numpy as np
+    import pyarrow as pa
 
     Array = np.ndarray[Any, Any]
 
 QueueKey = tuple[str, int]
 OFFSET_MAX = (1 << 63) - 1
+TIME_MIN = -(1 << 63)
+RANGE_COLUMNS = ("queue_id", "queue_offset", "store_timestamp_ms")
 NUMBERS = frozenset(field.name for field in NUMBER_FIELDS if field.kind != HEX)
 TEXTS = ("topic", "tags")
 COMPARED: dict[str, Callable[[Any, Any], Any]] = {
@@ -29,10 +33,11 @@ COMPARED: dict[str, Callable[[Any, Any], Any]] = {
     "le": operator.le,
 }
 IN = "in"
+MATCHES = "matches"  # a whole text, against a regular expression
 
 
 class Condition(NamedTuple):
-    """One comparison; `operator` is a key of `COMPARED`, or IN with a tuple of values."""
+    """One comparison; `operator` is a key of `COMPARED`, MATCHES, or IN with a tuple of values."""
 
     column: str
     operator: str
@@ -55,6 +60,8 @@ class RowFilter:
     conditions: tuple[Condition, ...] = ()
     queue_starts: Mapping[QueueKey, int] = field(default_factory=dict)
     queue_stops: Mapping[QueueKey, int] = field(default_factory=dict)
+    queue_times: Mapping[QueueKey, int] = field(default_factory=dict)  # the first store time, in milliseconds
+    queues: frozenset[QueueKey] | None = None  # all others are left out
     keys: frozenset[str] | None = None
 
     def plus(self, conditions: list[Condition]) -> RowFilter:
@@ -64,7 +71,7 @@ class RowFilter:
     def apply(self, batch: Batch) -> Batch:
         """Return only the selected records.  Raises `ValueError` if a row's position has no record."""
         batch = self._by_conditions(batch)
-        if len(batch.positions) and (self.queue_starts or self.queue_stops):
+        if len(batch.positions) and (self.queue_starts or self.queue_stops or self.queue_times or self.queues is not None):
             batch = _some(batch, self._in_ranges(batch))
         if len(batch.positions) and self.keys is not None:
             batch = _some(batch, _has_key(batch, self.keys))
@@ -87,17 +94,21 @@ class RowFilter:
         return batch
 
     def _in_ranges(self, batch: Batch) -> Array:
-        """Select by queue offset; a queue that is not named keeps all of its messages."""
+        """Select by queue, queue offset and time; a queue without a range keeps all of its messages."""
         import numpy as np
         import pyarrow.compute as pc
 
-        topics, fixed = record_batch(batch, ["topic"]).column(0), fixed_columns(batch, ("queue_id", "queue_offset"))
-        selected = np.ones(len(batch.positions), bool)
-        for queue_key in {*self.queue_starts, *self.queue_stops}:
+        topics, fixed = record_batch(batch, ["topic"]).column(0), fixed_columns(batch, RANGE_COLUMNS)
+        selected = np.full(len(batch.positions), self.queues is None)
+        for queue_key in {*self.queue_starts, *self.queue_stops, *self.queue_times, *(self.queues or ())}:
             topic, queue_id = queue_key
             here = np.asarray(pc.equal(topics, topic)) & (fixed["queue_id"] == queue_id)
             low, high = self.queue_starts.get(queue_key, 0), self.queue_stops.get(queue_key, OFFSET_MAX)
-            selected &= ~here | ((fixed["queue_offset"] >= low) & (fixed["queue_offset"] < high))
+            is_in = (fixed["queue_offset"] >= low) & (fixed["queue_offset"] < high)
+            is_in &= fixed["store_timestamp_ms"] >= self.queue_times.get(queue_key, TIME_MIN)
+            if self.queues is not None and queue_key in self.queues:
+                selected |= here
+            selected &= ~here | is_in
         return selected
 
 
@@ -114,9 +125,15 @@ def _with_text(batch: Batch, column: str, conditions: list[Condition]) -> Array:
     found = record_batch(batch, [column]).column(0)
     selected = np.ones(len(found), bool)
     for _, name, value in conditions:
-        values = pa.array(value if name == IN else [value], pa.string())
+        values = pa.array(_matching(found, value) if name == MATCHES else value if name == IN else [value], pa.string())
         selected &= np.asarray(pc.is_in(found, values))
     return selected
+
+
+def _matching(texts: pa.Array, pattern: str) -> list[str]:
+    """Return the different texts that a regular expression matches as a whole."""
+    matches = re.compile(pattern).fullmatch
+    return [text for text in texts.unique().to_pylist() if text is not None and matches(text)]
 
 
 def _has_key(batch: Batch, keys: frozenset[str]) -> Array:

@@ -2,12 +2,17 @@
 
     path                 one folder, several (`load([a, b])` or with commas), or a glob; `protocol://...` is read through fsspec
     columns              columns to build, separated by commas, instead of all
-    topic                a topic, or several separated by commas
+    topic, subscribe     a topic, or several separated by commas
+    subscribePattern     a regular expression that the whole name of a topic matches
+    assign               queues as JSON {"topic": [0, 1]}
     queueId              a number, or several separated by commas
-    startingOffsets      earliest (default), a physical offset, or JSON {"topic": {"0": queue offset}}
-    endingOffsets        latest (default), the same; exclusive
-    startingTimestamp    store time in milliseconds, inclusive
-    endingTimestamp      store time in milliseconds, exclusive
+    startingOffsets      earliest (default), a physical offset, or JSON {"topic": {"0": queue offset}}; -2 is the first and -1
+                         the next message of a queue.  A queue that is not named begins with its first
+    endingOffsets        latest (default), the same; exclusive.  A queue that is not named ends with its last
+    startingGroup        a consumer group: each queue begins where it has committed, or with its first message
+    startingTimestamp    store time in milliseconds or ISO 8601 with a zone, inclusive
+    endingTimestamp      the same, exclusive
+    startingOffsetsByTimestamp    store times of single queues, JSON {"topic": {"0": milliseconds}}
     key                  messages with this key or this UNIQ_KEY
     bodyDecoding         stored (default): the bytes in the log; plain: decompressed if a client compressed them
     checkCrc             auto (default): where bodies are read; true; false
@@ -22,12 +27,14 @@
     trace                true: errors come with Python's stack (default false: one line)
     vhost, queue         for RabbitMQ folders, which otherwise take path, columns, badRecords and batchRows
 
-Names are those of Spark's Kafka source where it has one.  An unknown option is an error.
+Names are those of Spark's Kafka source where it has one.  An unknown option is an error; that of one of
+Kafka's which has no meaning here says what to use instead.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -39,6 +46,7 @@ SPLIT_BYTES = 256 << 20  # a smaller task takes longer to start than to read
 BATCH_ROWS = 8192
 BATCH_ROWS_MAX = 1 << 20
 TASKS_MAX = 10_000
+QUEUES_MAX = (1 << 31) - 1
 OFFSET_MAX = (1 << 63) - 1
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FAIL, SKIP, REPORT = "fail", "skip", "report"
@@ -48,15 +56,31 @@ _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _LATEST = -1  # Kafka's numbers for the two ends of a queue
 _EARLIEST = -2
 NAMES = (
-    "path", "paths", "columns", "topic", "queueId", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
+    "path", "paths", "columns", "topic", "subscribePattern", "assign", "queueId", "startingOffsets", "endingOffsets",
+    "startingGroup", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp",
     "key", "bodyDecoding", "checkCrc", "badRecords", "failOnDataLoss", "splitBytes", "batchRows", "fileBytes", "pushFilters",
     "vhost", "queue", "trace",
 )  # fmt: skip
 
 ONLY_ROCKETMQ = (
-    "topic", "queueId", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "key", "bodyDecoding",
+    "topic", "subscribePattern", "assign", "queueId", "startingOffsets", "endingOffsets", "startingGroup",
+    "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp", "key", "bodyDecoding",
     "checkCrc", "failOnDataLoss", "splitBytes", "fileBytes", "pushFilters",
 )  # fmt: skip
+ALIASES = {"subscribe": "topic", "maxOffsetsPerTrigger": "maxMessagesPerTrigger"}  # Kafka's name -> ours
+_INSTEAD = {  # what to use instead of an option of Kafka's source
+    "kafka.bootstrap.servers": "load(path) names the folder",
+    "kafka.group.id": "startingGroup begins where a group has committed; a read commits nothing",
+    "groupidprefix": "a read is no member of a group",
+    "includeheaders": "the column properties has them",
+    "minpartitions": "splitBytes sets the size of a task",
+    "maxrecordsperpartition": "splitBytes sets the size of a task",
+    "endingoffsetsbytimestamp": "endingTimestamp ends all queues at one time",
+    "startingoffsetsbytimestampstrategy": "a queue without a message at or after the time gives none",
+    "kafkaconsumer.polltimeoutms": "a folder is read without a broker",
+    "fetchoffset.numretries": "a folder is read without a broker",
+    "fetchoffset.retryintervalms": "a folder is read without a broker",
+}
 ONLY_RABBITMQ = ("vhost", "queue")
 
 QueueKey = tuple[str, int]
@@ -80,11 +104,15 @@ class ReadOptions:
     paths: tuple[str, ...]
     columns: tuple[str, ...] | None = None
     topics: frozenset[str] | None = None
+    topic_pattern: str | None = None
+    assigned: frozenset[QueueKey] | None = None
     queue_ids: frozenset[int] | None = None
     start: OffsetBounds = EARLIEST
     stop: OffsetBounds = LATEST
+    group: str | None = None
     begin_ms: int | None = None
     end_ms: int | None = None
+    queue_times: Mapping[QueueKey, int] = field(default_factory=dict)
     key: str | None = None
     is_plain: bool = False
     check_crc: bool | None = None
@@ -107,17 +135,21 @@ class ReadOptions:
 
 def parse_read_options(options: Mapping[str, str], also: Iterable[str] = ()) -> ReadOptions:
     """Parse options; `also` names further allowed ones.  Raises `BadOption`."""
-    given = _Given({name.lower(): value for name, value in options.items() if value is not None})
+    given = _Given(by_our_names(options))
     given.check({name.lower() for name in (*NAMES, *also)})
     made = ReadOptions(
         paths=_paths(given),
         columns=given.names("columns"),
         topics=given.words("topic"),
+        topic_pattern=_pattern(given),
+        assigned=_assigned(given),
         queue_ids=_queue_ids(given),
         start=_bounds(given, "startingOffsets", "earliest", 0),
         stop=_bounds(given, "endingOffsets", "latest", OFFSET_MAX),
-        begin_ms=given.number("startingTimestamp"),
-        end_ms=given.number("endingTimestamp"),
+        group=given.name("startingGroup"),
+        begin_ms=given.time_ms("startingTimestamp"),
+        end_ms=given.time_ms("endingTimestamp"),
+        queue_times=_queue_times(given),
         key=given.name("key"),
         is_plain=given.one_of("bodyDecoding", (STORED, PLAIN)) == PLAIN,
         check_crc=given.flag("checkCrc") if given.text("checkCrc") != "auto" else None,
@@ -134,7 +166,19 @@ def parse_read_options(options: Mapping[str, str], also: Iterable[str] = ()) -> 
     )
     if not 1 <= made.batch_rows <= BATCH_ROWS_MAX:
         raise BadOption(f"option batchRows: expected 1 to {BATCH_ROWS_MAX}, found {made.batch_rows}")
+    _check_one_of(given, "topic", "subscribePattern", "assign")
+    _check_one_of(given, "startingOffsets", "startingGroup", "startingOffsetsByTimestamp")
     return made
+
+
+def by_our_names(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that are given, by lower-case names, with ours instead of their aliases.  Raises `BadOption`."""
+    found = {name.lower(): value for name, value in options.items() if value is not None}
+    for alias, name in ALIASES.items():
+        value = found.pop(alias.lower(), None)
+        if value is not None and found.setdefault(name.lower(), value) != value:
+            raise BadOption(f"options {alias} and {name}: two names of one option with different values")
+    return found
 
 
 def option_texts(options: Mapping[str, object]) -> dict[str, str]:
@@ -146,12 +190,17 @@ def option_texts(options: Mapping[str, object]) -> dict[str, str]:
     found = {}
     for name, value in options.items():
         if isinstance(value, datetime) and value.tzinfo is not None:
-            value = -((EPOCH - value) // timedelta(milliseconds=1))  # up: a range begins at or ends before it
+            value = _ms_of(value)
         if value is not None and not isinstance(value, str | int):
             raise BadOption(f"option {name}: expected a string, an integer or a boolean, found {value!r}")
         if value is not None:
             found[name] = str(value).lower() if isinstance(value, bool) else str(value)
     return found
+
+
+def _ms_of(time: datetime) -> int:
+    """Return milliseconds, rounded up: a range begins at a time, or ends before it."""
+    return -((EPOCH - time) // timedelta(milliseconds=1))
 
 
 def refuse_foreign_options(options: ReadOptions, *, is_rabbit: bool) -> None:
@@ -205,6 +254,10 @@ class _Given:
 
     def check(self, known: set[str]) -> None:
         unknown = sorted(set(self.options) - known)
+        for name in unknown:
+            instead = _INSTEAD.get(name) or (_INSTEAD["kafka.bootstrap.servers"] if name.startswith("kafka.") else None)
+            if instead:
+                raise BadOption(f"option {name} of Spark's Kafka source: {instead}")
         if unknown:
             raise BadOption(f"unknown option {unknown[0]!r}; the options are {', '.join(NAMES)}")
 
@@ -237,6 +290,19 @@ class _Given:
         if not (text.isascii() and text.isdigit() and int(text[:20]) <= OFFSET_MAX):
             raise BadOption(f"option {name}: expected a whole number, found {text!r}")
         return int(text)
+
+    def time_ms(self, name: str) -> int | None:
+        """Return a time in milliseconds, given so or in ISO 8601 with a zone."""
+        text = self.text(name)
+        if text is None or text.isdigit():
+            return self.number(name)
+        try:
+            time = datetime.fromisoformat(text)
+        except ValueError:
+            time = None
+        if time is None or time.tzinfo is None:
+            raise BadOption(f"option {name}: expected milliseconds or a time such as 2026-01-31T12:00:00Z, found {text!r}")
+        return _ms_of(time)
 
     def flag(self, name: str) -> bool | None:
         text = self.text(name)
@@ -282,6 +348,48 @@ def _queue_ids(given: _Given) -> frozenset[int] | None:
     if words is not None and not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
         raise BadOption(f"option queueId: expected numbers, found {given.text('queueId')!r}")
     return None if words is None else frozenset(int(word) for word in words)
+
+
+def _pattern(given: _Given) -> str | None:
+    text = given.name("subscribePattern")
+    try:
+        re.compile(text or "")
+    except re.error as error:
+        raise BadOption(f"option subscribePattern: expected a regular expression, found {text!r}: {error}") from None
+    return text
+
+
+def _assigned(given: _Given) -> frozenset[QueueKey] | None:
+    text = given.text("assign")
+    if text is None:
+        return None
+    try:
+        listed = {topic: [(topic, queue_id) for queue_id in queue_ids] for topic, queue_ids in json.loads(text).items()}
+        found = frozenset(key for keys in listed.values() for key in keys)
+        if not found or not all(topic and type(queue_id) is int and 0 <= queue_id <= QUEUES_MAX for topic, queue_id in found):
+            raise ValueError(text)
+    except (ValueError, AttributeError, TypeError):
+        raise BadOption(f'option assign: expected JSON such as {{"topic": [0, 1]}}, found {text!r}') from None
+    return found
+
+
+def _queue_times(given: _Given) -> dict[QueueKey, int]:
+    text = given.text("startingOffsetsByTimestamp")
+    try:
+        found = dict(_queue_bounds(json.loads(text))) if text is not None else {}
+        if any(time < 0 or time == OFFSET_MAX for time in found.values()):
+            raise ValueError(text)
+    except (ValueError, AttributeError, TypeError):
+        expected = 'JSON such as {"topic": {"0": 1700000000000}}'
+        raise BadOption(f"option startingOffsetsByTimestamp: expected {expected}, found {text!r}") from None
+    return found
+
+
+def _check_one_of(given: _Given, *names: str) -> None:
+    """Raise `BadOption` if more than one of some options is given: Kafka's source takes one of them, too."""
+    found = [name for name in names if given.text(name) is not None]
+    if len(found) > 1:
+        raise BadOption(f"options {' and '.join(found)}: give one of them")
 
 
 def _bounds(given: _Given, name: str, word: str, end: int) -> OffsetBounds:

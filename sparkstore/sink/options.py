@@ -19,6 +19,7 @@ Sizes may end in k, m or g.  An unknown option is an error.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -80,7 +81,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         raise BadOption(f"option queues: expected 1 to {QUEUES_MAX}, found {queues}")
     sink_id = given.get("sinkid")
     return SinkOptions(
-        path=local_path(given["path"]),
+        path=os.path.abspath(local_path(given["path"])),  # an executor has another working directory
         topic=_topic(given),
         queues=queues,
         sink_id=None if sink_id is None else check_sink_id(sink_id),

@@ -23,7 +23,7 @@ from commitlog.row_filter import IN, Condition
 from storageio import StoreError
 
 from ..errors import BadOption
-from ..options import REPORT, ReadOptions, parse_read_options, refuse_foreign_options
+from ..options import REPORT, ReadOptions, by_our_names, parse_read_options, refuse_foreign_options
 from ..schema import (
     PROBLEM_COLUMN,
     RABBIT_COLUMNS,
@@ -34,6 +34,7 @@ from ..schema import (
     rabbit_schema,
 )
 from .batches import ReadRequest, record_batches
+from .queue_starts import check_queues_exist, with_group_offsets
 from .splits import LogSplit, RabbitSplit, plan_log, plan_rabbit
 from .stores import find_stores
 from .time_filter import by_milliseconds, narrowed
@@ -70,7 +71,8 @@ class BrokerStoreSource(DataSource):
 
     def schema(self) -> StructType:
         """Return all columns for this kind of store, with `store` and `problem` where the options make them useful."""
-        given = {name: text for name, text in self.options.items() if name.lower() != STARTING}  # a stream has more of them
+        given = by_our_names(self.options)
+        given.pop(STARTING, None)  # a stream has more values of it
         options = parse_read_options(given, also=given)
         make = rabbit_schema if find_stores(options.paths)[0].is_rabbit else message_schema
         if options.columns is not None:
@@ -122,6 +124,9 @@ class BrokerStoreReader(DataSourceReader):
         if options.bad_records == REPORT and PROBLEM_COLUMN not in schema.names:
             raise BadOption(f"option badRecords: {REPORT} needs the column {PROBLEM_COLUMN!r} in the schema")
         refuse_foreign_options(options, is_rabbit=is_rabbit)
+        if not is_rabbit:
+            check_queues_exist(self._stores, options)
+            self._options = options = with_group_offsets(self._stores, options)
         self._request = ReadRequest.of(options, schema)
 
     def partitions(self) -> list[InputPartition]:

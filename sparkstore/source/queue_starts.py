@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 from brokerstore.identify import FolderKind
 from consumequeue import ConsumeQueues
 from consumequeue.layout import UNIT_SIZE
-from messagestore import StoreConfig
+from messagestore import MessageStore, StoreConfig
 from messagestore.broker.config.topics import Topics
 from messagestore.folder import FolderFacts
 from messagestore.paths import StorePaths
@@ -17,7 +18,7 @@ from storageio import REAL_DISK, StoreError
 
 from ..errors import BadOption, DataLost
 from ..object_disk import is_remote
-from ..options import ReadOptions
+from ..options import OffsetBounds, QueueKey, ReadOptions
 from .stores import FoundStore
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
@@ -37,23 +38,46 @@ def check_queue_starts(store: FoundStore, options: ReadOptions, low: int) -> Non
         LOG.warning("%s; continuing with the messages that exist", lost)
 
 
-def check_queues_exist(store: FoundStore, options: ReadOptions) -> None:
-    """Raise `BadOption` for a queue of an option that the store does not have: the stream would not begin where it should.
+def check_queues_exist(stores: Sequence[FoundStore], options: ReadOptions) -> None:
+    """Raise `BadOption` for a topic or queue of an option that no store has: the read would give nothing, or begin elsewhere.
 
-    Queue files and `topics.json` are the evidence. Where a store has neither, as a bare log, nothing is checked.
+    Queue files and `topics.json` are the evidence. If a store has neither, as a bare log, nothing is checked.
     """
-    requested = ({"startingOffsets": options.start.queues, "endingOffsets": options.stop.queues}).items()
-    if not any(queues for _, queues in requested):
+    queues: dict[str, Collection[QueueKey]] = {
+        "startingOffsets": options.start.queues, "endingOffsets": options.stop.queues, "assign": options.assigned or (),
+        "startingOffsetsByTimestamp": options.queue_times,
+    }  # fmt: skip
+    topics = sorted(options.topics or ())
+    if not topics and not any(queues.values()):
         return
-    known = None if is_remote(store.path) else _Known(_positions(store))
-    if known is None or not known.has_evidence:
+    known = [_Known(_positions(store)) for store in stores if not is_remote(store.path)]
+    if len(known) < len(stores) or not all(one.has_evidence for one in known):
         return
-    for name, queues in requested:
-        for topic, queue_id in queues:
-            if not known.has_topic(topic):
-                raise BadOption(f"option {name}: the store has no topic {topic!r}")
-            if not known.has_queue(topic, queue_id):
-                raise BadOption(f"option {name}: topic {topic!r} has no queue {queue_id}")
+    for name, topic in [("topic", topic) for topic in topics] + [
+        (name, key[0]) for name, keys in queues.items() for key in keys
+    ]:
+        if not any(one.has_topic(topic) for one in known):
+            raise BadOption(f"option {name}: the store has no topic {topic!r}")
+    for name, (topic, queue_id) in [(name, key) for name, keys in queues.items() for key in keys]:
+        if not any(one.has_queue(topic, queue_id) for one in known):
+            raise BadOption(f"option {name}: topic {topic!r} has no queue {queue_id}")
+
+
+def with_group_offsets(stores: Sequence[FoundStore], options: ReadOptions) -> ReadOptions:
+    """Return the options with the offsets that the group of `startingGroup` has committed.  Raises `BadOption` without any."""
+    if options.group is None:
+        return options
+    if len(stores) != 1 or stores[0].kind is FolderKind.LOG or is_remote(stores[0].path):
+        raise BadOption("option startingGroup: one store in a mounted folder has the offsets of a group")
+    with MessageStore.open(stores[0].path, "r") as store:
+        found = {
+            (topic, queue_id): offset
+            for topic in store.topics()
+            for queue_id, offset in store.committed_offsets(topic, options.group).items()
+        }
+    if not found:
+        raise BadOption(f"option startingGroup: group {options.group!r} has committed no offset in the store")
+    return replace(options, start=OffsetBounds(0, found))
 
 
 class _Known:

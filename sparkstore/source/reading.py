@@ -17,12 +17,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMAT = "brokerstore"
+StorePath = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 NOT_FOUND = "DATA_SOURCE_NOT_FOUND"
 
 
-def read_messages(
-    spark: SparkSession, path: str | Sequence[str], columns: Iterable[str] | None = None, **options: object
-) -> DataFrame:
+def read_messages(spark: SparkSession, path: StorePath, columns: Iterable[str] | None = None, **options: object) -> DataFrame:
     """Return the messages of RocketMQ stores; only the named columns are built (`store` and `problem` may be among them).
 
     `options` are those of the source, by Spark's names: `read_messages(spark, path, ["topic"], checkCrc=True)`.
@@ -31,32 +30,30 @@ def read_messages(
     return _read(spark, path, None if columns is None else named_schema(columns, message_schema), options)
 
 
-def read_meta(spark: SparkSession, path: str | Sequence[str], **options: object) -> DataFrame:
+def read_meta(spark: SparkSession, path: StorePath, **options: object) -> DataFrame:
     """Return positions and store times without body and properties: the fastest read."""
     return read_messages(spark, path, META_COLUMNS, **options)
 
 
-def read_rabbit(
-    spark: SparkSession, path: str | Sequence[str], columns: Iterable[str] | None = None, **options: object
-) -> DataFrame:
+def read_rabbit(spark: SparkSession, path: StorePath, columns: Iterable[str] | None = None, **options: object) -> DataFrame:
     """Return the messages of RabbitMQ folders."""
     return _read(spark, path, named_schema(RABBIT_COLUMNS if columns is None else columns, rabbit_schema), options)
 
 
-def is_rabbit_folder(spark: SparkSession, path: str | Sequence[str], options: dict[str, object]) -> bool:
+def is_rabbit_folder(spark: SparkSession, path: StorePath, options: dict[str, object]) -> bool:
     """Return whether the paths are RabbitMQ folders, as Spark's side sees them."""
     names = ("vhost", "queue", "trace")
     return "queue" in _read(spark, path, None, {name: options[name] for name in names if name in options}).columns
 
 
-def _read(spark: SparkSession, path: str | Sequence[str], schema: StructType | None, options: dict[str, object]) -> DataFrame:
+def _read(spark: SparkSession, path: StorePath, schema: StructType | None, options: dict[str, object]) -> DataFrame:
     reader = spark.read.format(FORMAT)
     for name, value in option_texts(options).items():
         reader = reader.option(name, value)
     if schema is not None:
         reader = reader.schema(schema)
     try:
-        return reader.load(path if isinstance(path, str) else list(path))
+        return reader.load(os.fspath(path) if isinstance(path, str | os.PathLike) else [os.fspath(one) for one in path])
     except Exception as error:  # py4j's own, or Spark Connect's
         _name_absence(error)
         raise

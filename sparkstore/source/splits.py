@@ -16,9 +16,9 @@ from messagestore.folder import FolderFacts
 from storageio import REAL_DISK, DiskError, UnknownStore
 from storebytes.finding import Finding
 
-from ..errors import DataLost
+from ..errors import BadOption, DataLost
 from ..object_disk import disk_for, is_remote
-from ..options import OFFSET_MAX, ReadOptions
+from ..options import OFFSET_MAX, TASKS_MAX, ReadOptions
 from .queue_starts import check_queue_starts
 from .stores import FoundStore
 
@@ -70,7 +70,7 @@ def plan_log(store: FoundStore, options: ReadOptions) -> list[LogSplit]:
     if options.fail_on_data_loss and options.start.is_physical and start < low:
         raise DataLost(whole[0].file, 0, f"records from physical offset {start} on", f"the first is at {low}")
     check_queue_starts(store, options, low)
-    made = [part for split in whole for part in _cut(split, start, stop, options.split_bytes)]
+    made = _cut_all(whole, start, stop, options.split_bytes)
     if options.begin_ms is not None or options.end_ms is not None:
         made = _of_time(made, options)
     if damage:
@@ -121,7 +121,16 @@ def log_range(store: FoundStore, begin: int, end: int, split_bytes: int, file_by
         LogSplit(store.path, f.path, f.start_offset, f.size_bytes, f.start_offset, f.start_offset + f.size_bytes)
         for f in files.files
     ]
-    return [part for split in made for part in _cut(split, begin, end, split_bytes)]
+    return _cut_all(made, begin, end, split_bytes)
+
+
+def _cut_all(splits: list[LogSplit], begin: int, end: int, split_bytes: int) -> list[LogSplit]:
+    """Return the parts of all files.  Raises `BadOption` for more than Spark can plan in a reasonable time."""
+    size_bytes = max(0, min(end, splits[-1].end) - max(begin, splits[0].begin)) if splits else 0
+    if split_bytes and size_bytes // split_bytes > TASKS_MAX:
+        least = -(-size_bytes // TASKS_MAX)
+        raise BadOption(f"option splitBytes: {split_bytes} would make {size_bytes // split_bytes} tasks; use at least {least}")
+    return [part for split in splits for part in _cut(split, begin, end, split_bytes)]
 
 
 def _whole_files(store: FoundStore, files: LogFiles, damage: list[Finding]) -> list[LogSplit]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,10 +53,15 @@ def check_mounted(store: str) -> None:
         raise UnknownStore(f"{store}: not found on executor {host}: the store must be on storage that every executor mounts")
 
 
+def _absolute(path: str) -> str:
+    """Return a local path as the driver sees it: an executor has another working directory."""
+    return path if is_remote(path) else os.path.abspath(local_path(path))
+
+
 def _resolved(path: str) -> list[str]:
     if not is_pattern(path):
-        return [local_path(path).rstrip("/") or "/"]
-    found = match(path) if is_remote(path) else sorted(glob.glob(local_path(path)))
+        return [_absolute(path).rstrip("/") or "/"]
+    found = match(path) if is_remote(path) else sorted(glob.glob(_absolute(path)))
     if not found:
         raise UnknownStore(f"{path}: no folder matches this pattern")
     return [name.rstrip("/") for name in found]

@@ -5,7 +5,9 @@
 Options of the batch source (`options.py`), and
 
     maxBytesPerTrigger   maximum bytes of the log in one batch, to within a record; default: everything available
-    maxMessagesPerTrigger    maximum number of records in one batch, whatever their topic
+    maxMessagesPerTrigger    maximum number of records in one batch, whatever their topic; also maxOffsetsPerTrigger
+    minOffsetsPerTrigger     wait for so many records, whatever their topic, before a batch is made
+    maxTriggerDelay          but not longer than this: a number with ms, s, m or h (default 15m)
     startingOffsets      earliest (default), latest, a physical offset, or JSON with queue offsets; this and startingTimestamp
                          apply only to a new query: a resumed one keeps its original start
     endingOffsets, endingTimestamp    end of the stream
@@ -19,6 +21,8 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -31,11 +35,11 @@ from storageio import REAL_DISK, StoreError, StoreRewound, UnknownStore
 
 from ..errors import BadOption
 from ..object_disk import is_remote
-from ..options import EARLIEST, OFFSET_MAX, REPORT, parse_read_options, refuse_foreign_options, size_of
+from ..options import EARLIEST, OFFSET_MAX, REPORT, by_our_names, parse_read_options, refuse_foreign_options, size_of
 from ..schema import PROBLEM_COLUMN, check_columns_option, check_schema
 from .batches import ReadRequest, record_batches
 from .log_position import LogEnds, Position, check_begin
-from .queue_starts import check_queue_starts, check_queues_exist
+from .queue_starts import check_queue_starts, check_queues_exist, with_group_offsets
 from .splits import CLOCK_SLACK_MS, LogSplit, log_range
 from .start_position import StartPosition
 from .stores import FoundStore, find_stores
@@ -48,8 +52,10 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 MAX_BYTES = "maxBytesPerTrigger"
 MAX_MESSAGES = "maxMessagesPerTrigger"
+MIN_MESSAGES, MAX_DELAY, MAX_DELAY_DEFAULT = "minOffsetsPerTrigger", "maxTriggerDelay", "15m"
 STARTING = "startingOffsets"
 LATEST = "latest"
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @one_line_errors
@@ -58,9 +64,12 @@ class BrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         """Raises `BadOption`, `UnknownColumn` and `UnknownStore`."""
-        given = {name.lower(): value for name, value in options.items()}
+        given = by_our_names(options)
         self._max_bytes = _max_bytes(given.pop(MAX_BYTES.lower(), None))
-        self._max_messages = _max_messages(given.pop(MAX_MESSAGES.lower(), None))
+        self._max_messages = _positive(MAX_MESSAGES, given.pop(MAX_MESSAGES.lower(), None))
+        self._min_messages = _positive(MIN_MESSAGES, given.pop(MIN_MESSAGES.lower(), None))
+        self._delay_s = _duration_s(MAX_DELAY, given.pop(MAX_DELAY.lower(), MAX_DELAY_DEFAULT))
+        self._batch_s = time.monotonic()  # when the last batch was planned
         self._planned: int | None = None  # where the last planned batch ended
         self._from_latest = given.get(STARTING.lower(), "").lower() == LATEST
         if self._from_latest:
@@ -82,15 +91,17 @@ class BrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  (Spark's name)
         """Return the start of a query without a checkpoint."""
-        return self._initial()._replace(starting=StartPosition.of(self._options)).to_json()
+        position = self._initial()
+        return position._replace(starting=StartPosition.of(self._options)).to_json()
 
     def _initial(self) -> Position:
-        options, low = self._options, self._ends.low()
+        check_queues_exist([self._store], self._options)
+        self._options = options = with_group_offsets([self._store], self._options)
+        low = self._ends.low()
         if self._from_latest:
             return self._end()
         if options.start.is_physical:
             return Position(options.start.physical_offset)
-        check_queues_exist(self._store, options)
         check_queue_starts(self._store, options, low)
         if options.begin_ms is not None:
             low = max(low, self._ends.start_by_time(options.begin_ms, CLOCK_SLACK_MS))
@@ -110,11 +121,26 @@ class BrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = self._target
         if end.physical_offset <= begin.physical_offset:
             return start if is_known else end._replace(starting=begin.starting).to_json()
+        if is_known and self._waits_for_more(begin, end):
+            return start
+        self._batch_s = time.monotonic()
         if isinstance(limit, ReadMaxBytes):
             end = self._ends.cut(self._begin(begin.physical_offset), limit.max_bytes, end)
         if self._max_messages is not None:
             end = self._ends.cut_messages(self._begin(begin.physical_offset), self._max_messages, end)
         return end._replace(starting=begin.starting).to_json()
+
+    def _waits_for_more(self, begin: Position, end: Position) -> bool:
+        """Return whether fewer records than `minOffsetsPerTrigger` are there, and the delay is not over.
+
+        A run with `availableNow` takes what there is, as with Kafka's source.
+        """
+        if self._min_messages is None or self._target is not None or time.monotonic() - self._batch_s >= self._delay_s:
+            return False
+        if self._min_messages == 1:
+            return False
+        fewer = self._ends.cut_messages(self._begin(begin.physical_offset), self._min_messages - 1, end)
+        return fewer.physical_offset >= end.physical_offset
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  (Spark's name)
         """Return a limit in bytes if the option is set."""
@@ -231,10 +257,22 @@ def _max_bytes(text: str | None) -> int | None:
     return found
 
 
-def _max_messages(text: str | None) -> int | None:
+def _positive(name: str, text: str | None) -> int | None:
     if text is not None and not (text.isascii() and text.isdigit() and 0 < int(text[:19]) <= OFFSET_MAX):
-        raise BadOption(f"option {MAX_MESSAGES}: expected a positive whole number, found {text!r}")
+        raise BadOption(f"option {name}: expected a positive whole number, found {text!r}")
     return None if text is None else int(text)
+
+
+def _duration_s(name: str, text: str) -> float:
+    """Parse a number with a unit.
+
+    >>> _duration_s("maxTriggerDelay", "90s"), _duration_s("maxTriggerDelay", "15m")
+    (90.0, 900.0)
+    """
+    found = re.fullmatch(r"(\d{1,9})\s*(ms|s|m|h)", text.strip())
+    if found is None:
+        raise BadOption(f"option {name}: expected a number with ms, s, m or h, found {text!r}")
+    return int(found[1]) * _SECONDS[found[2]]
 
 
 def _one_store(paths: tuple[str, ...]) -> FoundStore:

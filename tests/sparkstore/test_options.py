@@ -14,6 +14,7 @@ from storageio import StoreError
 
 SIZE = (["1", "64k", "2M", "1g"], ["-1", "1.5", "1kb", "k", "nan", "1e3", " 1", "9" * 19])
 NUMBER = (["0", "17", str((1 << 63) - 1)], ["", "-1", "1.5", "nan", "x", " 1", str(1 << 63)])
+TIME = ([*NUMBER[0], "2026-01-31T12:00:00Z", "2026-01-31T12:00:00.5+02:00"], [*NUMBER[1], "2026-01-31T12:00:00", "2026-01-31"])
 FLAG = (["true", "FALSE"], ["", "yes", "1", "none"])
 NAME = (["a", "a b"], ["", " "])
 OFFSETS = (
@@ -28,11 +29,18 @@ READ: dict[str, tuple[list[str], list[str]]] = {
     "path": (["/a"], ["", ","]),
     "paths": (['["/a"]'], ["/a", '"/a"', "{}", "[1]"]),
     "topic": (["T", "T, U"], ["", " , "]),
+    "subscribePattern": (["T.*", "a|b"], ["", " ", "(", "*"]),
+    "assign": (
+        ['{"T": [0]}', '{"T": [0, 1], "U": [5]}'],
+        ["", "T", "{}", "[]", '{"T": 0}', '{"T": ["0"]}', '{"T": [-1]}', '{"T": [true]}', '{"": [0]}', '{"T": []}'],
+    ),
     "queueId": (["0", "0,1"], ["", "-1", "x", "1.5", "1" * 10]),
     "startingOffsets": (["earliest", *OFFSETS[0]], ["latest", *OFFSETS[1]]),
     "endingOffsets": (["latest", *OFFSETS[0]], ["earliest", *OFFSETS[1]]),
-    "startingTimestamp": NUMBER,
-    "endingTimestamp": NUMBER,
+    "startingGroup": NAME,
+    "startingTimestamp": TIME,
+    "endingTimestamp": TIME,
+    "startingOffsetsByTimestamp": (['{"T": {"0": 5}}'], ["", "5", "{", '{"T": 5}', '{"T": {"0": -1}}', '{"T": {"0": "5"}}']),
     "key": NAME,
     "bodyDecoding": (["stored", "PLAIN"], ["", "gzip"]),
     "checkCrc": (["auto", *FLAG[0]], FLAG[1]),
