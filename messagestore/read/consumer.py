@@ -7,7 +7,11 @@ group in a process share the queues (`rebalance.py`); when a queue is reassigned
 messages again.
 
 `nack` sends a message back: it is delivered again after a delay, from the group's retry topic, which a consumer reads beside
-its own (`retry_progress.py`), unless it was given its queues.  After the last retry it goes to the group's dead letters.
+its own (`retry_progress.py`), unless it was given its queues.  After the last retry it goes to the group's dead letters, as does
+a message whose `ttl` is over when it would be delivered.
+
+In a topic with priorities each fetch takes from the highest queue that has messages, and from the retry topic last, as POP of
+RocketMQ 5.4 does.
 """
 
 from __future__ import annotations
@@ -24,11 +28,12 @@ from commitlog import PutResult, StoredMessage
 from commitlog.layout import FOREVER_MS
 from commitlog.topic_names import DEAD_PREFIX, RETRY_PREFIX
 from consumequeue import Boundary, Queue
-from storageio import InvalidMessage, StoreClosed, StoreReadOnly, StoreRewound
+from storageio import InvalidMessage, StoreClosed, StoreError, StoreReadOnly, StoreRewound
 from storageio.settings import check_type
 
 from ..broker.config.consumer_offsets import check_key
-from ..property_names import IS_BATCH
+from ..broker.services.retries import expires_ms
+from ..property_names import IS_BATCH, TTL_MS
 from .follower import CLOSE_POLL_S, IDLE_AFTER_S, IDLE_POLL_S, POLL_S
 from .polled import FETCH_COUNT, Polled
 from .queue_reader import GetStatus, QueueReader
@@ -39,6 +44,7 @@ if TYPE_CHECKING:
     from ..parts import StoreParts
 
 FETCH_BYTES_MAX = 1 << 20
+HAS_TTL = TTL_MS.encode() + b"\x01"
 DISCOVER_S = 1.0  # interval at which a reader lists new queues
 STARTS = ("first", "last")
 MISSING = ("wait", "error", None)  # None for a retry topic, which usually does not exist
@@ -111,6 +117,8 @@ class Consumer(Polled):
         self._mine: dict[int, int] = {}  # assigned queue ids, each with its turn
         self._divided: tuple[int, list[int] | None] = (-1, None)  # what `_mine` follows from
         self._restarts = 0
+        self._has_priorities = False  # of the topic, since the queues were assigned last
+        self._expired: list[StoredMessage] = []  # pending, to be moved to the dead letters
         self._discovered_at = -DISCOVER_S
         if missing_topic is not None and not self._list_queues() and parts.topics.get(topic) is None:
             if missing_topic == "error":
@@ -151,10 +159,13 @@ class Consumer(Polled):
         while not self.is_closed:
             seen = self._parts.progress.count
             try:
+                if self._has_priorities:  # what was put before the call has its rank
+                    self._parts.settle()
                 found = self._take(max_count)
                 if len(found) < max_count:
                     self._parts.settle()
                     found += self._take(max_count - len(found))
+                self._drop_expired()
             except StoreClosed:
                 if self.is_closed:  # by another thread, since the loop looked
                     return []
@@ -174,7 +185,12 @@ class Consumer(Polled):
         if not self._lock.acquire(blocking=waits):
             return [], []
         try:
-            return self._take(max_count), self._in_hand()
+            if waits and self._has_priorities:
+                self._parts.settle()
+            found = self._take(max_count)
+            if waits:  # the dispatcher's thread waits for no put: the next call drops them
+                self._drop_expired()
+            return found, self._in_hand()
         finally:
             self._lock.release()
 
@@ -218,17 +234,24 @@ class Consumer(Polled):
         with self._lock:
             self._check()
             self._assign()
-            if self._retry is not None:
+            if self._retry is not None and not self._has_priorities:
                 found += self._retry._take(max_count)
             queue_ids = list(self._mine) if len(found) < max_count else []
             for step in range(len(queue_ids)):
                 state = self._states[queue_ids[(self._turn + step) % len(queue_ids)]]
                 self._fetch(queue_ids[(self._turn + step) % len(queue_ids)], state)
                 while state.fetched and len(found) < max_count:
-                    found.append(state.hand_out())
+                    message = state.hand_out()
+                    if HAS_TTL in message.properties_raw and self._is_expired(message):
+                        self._expired.append(message)
+                    else:
+                        found.append(message)
                 if len(found) == max_count:
-                    self._turn += step if state.fetched else step + 1
+                    if not self._has_priorities:
+                        self._turn += step if state.fetched else step + 1
                     break
+            if self._retry is not None and self._has_priorities and len(found) < max_count:
+                found += self._retry._take(max_count - len(found))
             if self._parts.sharing.changes != self._divided[0]:
                 found = self._still_mine(found)
         return found
@@ -240,6 +263,27 @@ class Consumer(Polled):
             if message.topic == self.topic and message.queue_id in lost:
                 del self._states[message.queue_id].pending[message.queue_offset]
         return [message for message in found if message.topic != self.topic or message.queue_id not in lost]
+
+    def _is_expired(self, message: StoredMessage) -> bool:
+        end_ms = expires_ms(message)
+        return end_ms is not None and self._parts.now_ms() >= end_ms and not self.topic.startswith(DEAD_PREFIX)
+
+    def _drop_expired(self) -> None:
+        """Move expired messages to the dead letters, then acknowledge them.  What fails is tried again at the next call."""
+        if self._retry is not None:
+            self._retry._drop_expired()
+        if not self._expired or self._retries is None:  # a reader only leaves them out
+            return
+        with self._lock:
+            waiting, self._expired = self._expired, []
+            for message in waiting:
+                try:
+                    if self._holding(message.topic, message.queue_id, message.queue_offset) is not None:
+                        self._retries.expire(message, self.group)
+                        self.ack(message)
+                except StoreError as error:  # those that were taken with it are delivered all the same
+                    LOG.warning("%s: an expired message stays for now: %s", self._parts.paths.root, error)
+                    self._expired.append(message)
 
     def _lost_queues(self) -> set[int]:
         """Return queues that another consumer took."""
@@ -302,6 +346,10 @@ class Consumer(Polled):
             del states[queue_id]
         for queue_id in mine.keys() - states.keys():
             states[queue_id] = self._first_state(queue_id, mine[queue_id])
+        known = self._parts.current_topics().get(self.topic)
+        self._has_priorities = known is not None and known.has_priorities
+        if self._has_priorities:
+            mine, self._turn = dict(sorted(mine.items(), reverse=True)), 0
         self._mine = mine
 
     @contextlib.contextmanager
@@ -530,6 +578,7 @@ class Consumer(Polled):
     def commit(self, *, sync: bool = False) -> None:
         """Acknowledge everything that was delivered; with `sync` return when that is on the disk."""
         self._must_write()
+        self._drop_expired()
         with self._lock:
             self._assign()
             for queue_id, state in self._states.items():
