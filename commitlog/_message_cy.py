@@ -759,6 +759,31 @@ assert PROPERTIES_SIZE_MAX > CRC_SIZE
 read_stored_inline(StoredMessage)
 
 
+def any_has(messages: list[StoredMessage], mark: bytes) -> bool:
+    """Return whether the encoded properties of any message contain `mark`."""
+    message: StoredMessage
+    sought: Source = source_of_bytes(mark)
+    size: Size = len(mark)
+    for message in messages:
+        if _has(source_of_bytes(message.properties_raw), len(message.properties_raw), sought, size):
+            return True
+    return False
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _has(source: Source, stop: Size, sought: Source, size: Size) -> Bool:
+    """Return whether the bytes contain others; `in` would create a view of each for every message of a page."""
+    at: Size = 0
+    while stop - at >= size:
+        at = find_byte(source, at, stop, sought[0])
+        if stop - at >= size and is_same(source, at, size, sought, size):
+            return True
+        at += 1
+    return False
+
+
 def without_fillers(messages: list[StoredMessage]) -> list[StoredMessage]:
     """Return the messages that are no fillers; the same list if there is no filler."""
     message: StoredMessage

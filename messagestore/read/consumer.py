@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from commitlog import PutResult, StoredMessage
+from commitlog._message_cy import any_has
 from commitlog.layout import FOREVER_MS
 from commitlog.topic_names import DEAD_PREFIX, RETRY_PREFIX
 from consumequeue import Boundary, Queue
@@ -61,6 +62,7 @@ class _QueueState:
         self.fetch_at = position
         self.ready_at = 0  # physical offset: messages before `fetch_at` were handed out before they were dispatched up to there
         self.fetched: deque[StoredMessage] = deque()
+        self.has_ttl = False  # whether one of them may expire
         self.pending: OrderedDict[int, None] = OrderedDict()  # delivered, not acknowledged
         self.done: set[int] = set()  # acknowledged before an earlier one, by a consumer before this
         self.committed = -1
@@ -240,12 +242,10 @@ class Consumer(Polled):
             for step in range(len(queue_ids)):
                 state = self._states[queue_ids[(self._turn + step) % len(queue_ids)]]
                 self._fetch(queue_ids[(self._turn + step) % len(queue_ids)], state)
+                if state.has_ttl:
+                    self._hand_out_unexpired(state, found, max_count)
                 while state.fetched and len(found) < max_count:
-                    message = state.hand_out()
-                    if HAS_TTL in message.properties_raw and self._is_expired(message):
-                        self._expired.append(message)
-                    else:
-                        found.append(message)
+                    found.append(state.hand_out())
                 if len(found) == max_count:
                     if not self._has_priorities:
                         self._turn += step if state.fetched else step + 1
@@ -263,6 +263,12 @@ class Consumer(Polled):
             if message.topic == self.topic and message.queue_id in lost:
                 del self._states[message.queue_id].pending[message.queue_offset]
         return [message for message in found if message.topic != self.topic or message.queue_id not in lost]
+
+    def _hand_out_unexpired(self, state: _QueueState, found: list[StoredMessage], max_count: int) -> None:
+        """Add fetched messages to `found`, and those that are expired now to the ones that are moved to the dead letters."""
+        while state.fetched and len(found) < max_count:
+            message = state.hand_out()
+            (self._expired if self._is_expired(message) else found).append(message)
 
     def _is_expired(self, message: StoredMessage) -> bool:
         end_ms = expires_ms(message)
@@ -313,6 +319,7 @@ class Consumer(Polled):
             if before > page.max_offset and not self._parts.writable:
                 raise StoreRewound(f"{self.topic}-{queue_id} ends at {page.max_offset}, and was read up to {before}")
             state.fetched.extend(self._selected(page.messages, state))
+            state.has_ttl = any_has(page.messages, HAS_TTL)
             state.fetch_at = page.next_offset
             if not state.fetched:
                 state.position = page.next_offset

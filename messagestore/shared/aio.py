@@ -30,7 +30,7 @@ from storageio.background import BackgroundThread, Wakeup
 from ..config import StoreConfig
 from ..read.polled import FETCH_COUNT
 from ..read.queue_reader import Page
-from ..write.putting import SPACE_POLL_S, BulkPut, message_of, messages_of
+from ..write.putting import SPACE_POLL_S, BulkPut, marks_of, message_of, messages_of
 from .consumer import SharedConsumer
 from .election import Member
 from .news import NEWS_S, News
@@ -77,9 +77,8 @@ class AsyncStore:
 
         Those that wait for space with `block_s` are stored when there is some, perhaps after later ones.
         """
-        item = message_of(
-            message, body, tags, keys, properties, queue_id, delay, delay_level, deliver_at, priority, dedup_id, ttl
-        )
+        marks = marks_of(priority, dedup_id, ttl)
+        item = message_of(message, body, tags, keys, properties, queue_id, delay, delay_level, deliver_at, marks)
         deadline = time.monotonic() + block_s
         while True:
             left_s = deadline - time.monotonic()

@@ -26,7 +26,7 @@ from ..read.follower import Follower
 from ..read.queue_reader import Page
 from ..store import PRODUCER_GROUP, MessageStore
 from ..write.put_future import PutFuture
-from ..write.putting import message_of, messages_of, put_many_when_free, put_when_free
+from ..write.putting import marks_of, message_of, messages_of, put_many_when_free, put_when_free
 from ._packing_cy import pack_message
 from .answers import unpack_answer, unpack_packed_result
 from .client import OwnerChannel
@@ -110,9 +110,8 @@ class SharedStore(Closing):
         dedup_id: str | None = None, ttl: timedelta | None = None, check: bool = True, block_s: float = 0,
     ) -> PutResult:  # fmt: skip
         """Put one message, as `MessageStore.put`. If the owner ends meanwhile, the next one stores it, once."""
-        item = message_of(
-            message, body, tags, keys, properties, queue_id, delay, delay_level, deliver_at, priority, dedup_id, ttl
-        )
+        marks = marks_of(priority, dedup_id, ttl)
+        item = message_of(message, body, tags, keys, properties, queue_id, delay, delay_level, deliver_at, marks)
         return put_when_free(lambda: self._put(item, check), block_s) if block_s else self._put(item, check)
 
     def _put(self, item: Message, check: bool) -> PutResult:

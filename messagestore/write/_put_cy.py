@@ -27,6 +27,7 @@ if not cython.compiled:
     from storebytes._lock_cy import is_taken
 
 OK = PutStatus.PUT_OK
+SPECIAL_NAMES = frozenset(SPECIAL)  # a message has fewer properties than there are special ones
 ZERO: Any = 0
 NO_QUEUE: Any = -1
 
@@ -71,14 +72,15 @@ class PutMethods:
         `priority`, `dedup_id` and `ttl` are those of `Message`.  A put that repeats a `dedup_id` of its topic within
         `dedup_window_ms` writes nothing, and `is_duplicate` of its result is true.
         """
-        if (
+        if priority is not None or dedup_id is not None or ttl is not None:
+            marks = (priority, dedup_id, ttl)
+            message = message_of(message, body, tags, keys, properties, queue_id, delay, delay_level, deliver_at, marks)
+        elif (
             type(message) is not Message or body is not None or tags is not None or keys is not None
             or properties is not None or queue_id is not NO_QUEUE or delay is not None or delay_level is not ZERO
-            or deliver_at is not None or priority is not None or dedup_id is not None or ttl is not None
+            or deliver_at is not None
         ):  # fmt: skip
-            message = message_of(
-                message, body, tags, keys, properties, queue_id, delay, delay_level, deliver_at, priority, dedup_id, ttl
-            )
+            message = message_of(message, body, tags, keys, properties, queue_id, delay, delay_level, deliver_at)
         if block_s:
             return put_when_free(partial(PutMethods.put, self, message, check=check), block_s)
         return self._put(message, check)
@@ -163,7 +165,7 @@ def has_special(message: Message) -> Bool:
         return is_special_raw(message.properties_raw)
     properties = message.properties
     if properties is not None:
-        for name in SPECIAL:
-            if name in properties:
+        for name in properties:
+            if name in SPECIAL_NAMES:
                 return True
     return False

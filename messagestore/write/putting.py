@@ -17,28 +17,36 @@ from .running_flags import RunningFlags
 
 _SPECIAL_RAW = tuple(name.encode() + b"\x01" for name in SPECIAL)
 SPACE_POLL_S = 0.05  # how often a put that waits for space is tried
+Marks = tuple[int | None, str | None, timedelta | None]
 FIELDS_TWICE = "a Message has its fields itself: put(message), or put(topic, body, ...)"
 
 
 def message_of(
     message: Any, body: bytes | None, tags: str | None, keys: str | list[str] | None, properties: dict[str, str] | None,
-    queue_id: int, delay: timedelta | None, delay_level: int, deliver_at: datetime | None, priority: int | None,
-    dedup_id: str | None, ttl: timedelta | None,
+    queue_id: int, delay: timedelta | None, delay_level: int, deliver_at: datetime | None, marks: Marks | None = None,
 ) -> Message:  # fmt: skip
-    """Return the message that the arguments of a put describe. Raises `TypeError` for others than a message or its fields."""
+    """Return the message that the arguments of a put describe. Raises `TypeError` for others than a message or its fields.
+
+    `marks`: priority, dedup_id and ttl, unless all of them are None.
+    """
     if type(message) is str:
         if body is None:
             raise TypeError("body: expected bytes, got None")
         more: dict[str, Any] = {"delay": delay, "delay_level": delay_level, "deliver_at": deliver_at}
-        if priority is not None or dedup_id is not None or ttl is not None:
-            more |= {"priority": priority, "dedup_id": dedup_id, "ttl": ttl}
+        if marks is not None:
+            more |= {"priority": marks[0], "dedup_id": marks[1], "ttl": marks[2]}
         return Message(message, body, tags, keys, properties, queue_id, **more)
     if type(message) is not Message:
         raise TypeError(f"message: expected Message or a topic, got {type(message).__name__}")
-    given = (body, tags, keys, properties, delay, deliver_at, priority, dedup_id, ttl)
-    if any(one is not None for one in given) or (queue_id, delay_level) != (-1, 0):
+    given = (body, tags, keys, properties, queue_id, delay, delay_level, deliver_at, marks)
+    if given != (None, None, None, None, -1, None, 0, None, None):
         raise TypeError(FIELDS_TWICE)
     return message
+
+
+def marks_of(priority: int | None, dedup_id: str | None, ttl: timedelta | None) -> Marks | None:
+    """Return the `marks` of a message for `message_of`."""
+    return None if priority is None and dedup_id is None and ttl is None else (priority, dedup_id, ttl)
 
 
 def messages_of(

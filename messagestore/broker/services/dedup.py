@@ -117,8 +117,9 @@ class DedupWindow:
             low = queue.offset_by_time(since_ms, Boundary.LOWER, log.readers, self._parts.low_offset)
             for physical_offset in _records(queue, low):
                 message = log.message_at(physical_offset, CHECK_READ)
-                is_meant = message is not None and _MARK in message.properties_raw and message.store_timestamp_ms >= since_ms
-                if is_meant and DEDUP_ID in message.properties:
+                if message is None or _MARK not in message.properties_raw:
+                    continue
+                if message.store_timestamp_ms >= since_ms and DEDUP_ID in message.properties:
                     yield message
 
 
