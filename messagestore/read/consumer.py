@@ -240,12 +240,16 @@ class Consumer(Polled):
                 found += self._retry._take(max_count)
             queue_ids = list(self._mine) if len(found) < max_count else []
             for step in range(len(queue_ids)):
-                state = self._states[queue_ids[(self._turn + step) % len(queue_ids)]]
-                self._fetch(queue_ids[(self._turn + step) % len(queue_ids)], state)
-                if state.has_ttl:
-                    self._hand_out_unexpired(state, found, max_count)
+                queue_id = queue_ids[(self._turn + step) % len(queue_ids)]
+                state = self._states[queue_id]
+                self._fetch(queue_id, state)
                 while state.fetched and len(found) < max_count:
-                    found.append(state.hand_out())
+                    if state.has_ttl:
+                        self._hand_out_unexpired(state, found, max_count)
+                    while state.fetched and len(found) < max_count:
+                        found.append(state.hand_out())
+                    if self._has_priorities:  # no lower queue's message goes before one that came since the last fetch
+                        self._fetch(queue_id, state)
                 if len(found) == max_count:
                     if not self._has_priorities:
                         self._turn += step if state.fetched else step + 1
@@ -343,6 +347,10 @@ class Consumer(Polled):
                 return
             mine = sharing.share(self._shared_name, self.group, self, queue_ids)
             self._divided = divided
+        known = self._parts.current_topics().get(self.topic)
+        self._has_priorities = known is not None and known.has_priorities
+        if self._has_priorities:
+            mine, self._turn = dict(sorted(mine.items(), reverse=True)), 0
         if mine == self._mine and len(mine) == len(self._states):
             return
         states = self._states
@@ -353,10 +361,6 @@ class Consumer(Polled):
             del states[queue_id]
         for queue_id in mine.keys() - states.keys():
             states[queue_id] = self._first_state(queue_id, mine[queue_id])
-        known = self._parts.current_topics().get(self.topic)
-        self._has_priorities = known is not None and known.has_priorities
-        if self._has_priorities:
-            mine, self._turn = dict(sorted(mine.items(), reverse=True)), 0
         self._mine = mine
 
     @contextlib.contextmanager
