@@ -130,7 +130,9 @@ class _Import:
     def _is_routed(self, message: Message) -> bool:
         """Return whether the store would put this message alone, which leaves earlier ones uncounted after an error."""
         is_special = not (message.properties or {}).keys().isdisjoint(SPECIAL)
-        return is_special or message.topic in self._admission.batch_queues_of or message.topic in self._admission.ranked_queues_of
+        return (
+            is_special or message.topic in self._admission.batch_queues_of or message.topic in self._admission.ranked_queues_of
+        )
 
     def _put_many(self, messages: list[Message]) -> int:
         """Return how many messages were put; the store checks all of them before it writes the first."""

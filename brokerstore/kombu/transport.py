@@ -111,6 +111,11 @@ class Channel(ChannelBase):  # type: ignore[misc]
     QoS = QoS
     supports_fanout = True
 
+    def prepare_queue_arguments(self, arguments: dict[str, Any] | None, **options: Any) -> dict[str, Any]:
+        """Return the arguments of a queue with `max_priority` as `x-max-priority`, as for RabbitMQ."""
+        highest = options.get("max_priority")
+        return {**(arguments or {}), **({} if highest is None else {MAX_PRIORITY: highest})}
+
     def _new_queue(self, queue: str, **options: Any) -> None:
         is_transient = bool(options.get("auto_delete") or options.get("exclusive"))
         self.connection.opened.bindings.declare(queue, is_transient)

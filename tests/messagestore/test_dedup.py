@@ -247,7 +247,9 @@ def test_what_is_stored_as_a_whole_takes_no_id(world: Any, tmp_path: Path, clock
         assert store.log_end == 0
 
 
-@pytest.mark.parametrize(("given", "error"), [(5, TypeError), (b"a", TypeError), ("", InvalidMessage), ("a\x02b", InvalidMessage)])
+@pytest.mark.parametrize(
+    ("given", "error"), [(5, TypeError), (b"a", TypeError), ("", InvalidMessage), ("a\x02b", InvalidMessage)]
+)
 def test_other_values_are_refused(world: Any, tmp_path: Path, clock: Clock, given: Any, error: type[Exception]) -> None:
     """An id is text that a property can hold, beyond ASCII too."""
     with open_idle(world, tmp_path / "s", clock) as store:
