@@ -75,7 +75,7 @@ class Message:
     the store's delay levels. A delay that is no level's takes up to a second longer, as `deliver_at` does.
 
     `priority`, 0 or more, chooses the queue in a topic with priorities.  A second put with the same `dedup_id` writes nothing.
-    `ttl` is a time from the put on, after which no consumer gets the message.  See `docs/howto/job-queue.md`.
+    `ttl` is a time from the put on, after which no consumer gets the message.  See `docs/howto/embed.md`.
 
     Messages with equal fields are equal; they can change, so they have no hash.
     """

@@ -168,9 +168,10 @@ class MessageStore(LookupMethods, Closing):
             store.put_many("orders", [b"...", b"..."], keys=["order-17", "order-18"])
 
         `message_count` of the result is the number that was written, of a refusal's the number of messages that need no other
-        put.  `block_s`: seconds to wait for space, in which more and more of them may be written.  An invalid message is found before the first one is
-        written.  Raises as `put` does, `InvalidMessage` with `check=False` too; a message that is refused for its size raises
-        `RefusedMessage`, both `PutRejected` and `InvalidMessage`.
+        put.  `block_s`: seconds to wait for space, in which more and more of them may be written.
+
+        An invalid message is found before the first one is written.  Raises as `put` does, `InvalidMessage` with `check=False`
+        too; a message that is refused for its size raises `RefusedMessage`, both `PutRejected` and `InvalidMessage`.
         """
         if block_s:
             given = messages_of(messages, bodies, tags, keys, queue_id)

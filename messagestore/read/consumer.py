@@ -7,8 +7,8 @@ group in a process share the queues (`rebalance.py`); when a queue is reassigned
 messages again.
 
 `nack` sends a message back: it is delivered again after a delay, from the group's retry topic, which a consumer reads beside
-its own (`retry_progress.py`), unless it was given its queues.  After the last retry it goes to the group's dead letters, as does
-a message whose `ttl` is over when it would be delivered.
+its own (`retry_progress.py`), unless it was given its queues.  After the last retry it goes to the group's dead letters, and so
+does a message whose `ttl` is over when it would be delivered.
 
 In a topic with priorities each fetch takes from the highest queue that has messages, and from the retry topic last, as POP of
 RocketMQ 5.4 does.

@@ -104,12 +104,12 @@ class Admission:
         return f"queue id {queue_id}: topic {topic} has {count} queues" if count <= queue_id < QUEUES_MAX else None
 
     def priority_problem(self, topic: str) -> str | None:
-        """Return why a message with a priority cannot be put to a topic, or None. Retries and dead letters keep their priority."""
+        """Return why a message with a priority cannot be put to a topic, or None; retries and dead letters keep theirs."""
         known = self._topics.get(topic)
         if (known is not None and known.has_priorities) or topic.startswith((RETRY_PREFIX, DEAD_PREFIX)):
             return None
-        how = f"create_topic({topic!r}, queues=10, attributes={{{MESSAGE_TYPE!r}: {PRIORITIES!r}}}) makes one with priorities 0 to 9"
-        return f"topic {topic} has no priorities; {how}"
+        how = f"create_topic({topic!r}, queues=10, attributes={ {MESSAGE_TYPE: PRIORITIES} })"
+        return f"topic {topic} has no priorities; {how} makes one with priorities 0 to 9"
 
     def set_attributes(self, topic: str, attributes: dict[str, str]) -> None:
         """Replace the attributes of an admitted topic.

@@ -1,7 +1,7 @@
 """Find puts that repeat the `dedup_id` of an earlier put to their topic (`docs/formats/put-rules.md#deduplication`).
 
-The window is in memory.  It is filled from the log: the first such put to a topic reads what was stored there within the window,
-and in the topics where delayed messages wait.  So it is that of the log after a restart, a kill and a takeover.
+The window is in memory.  It is filled from the log: the first such put to a topic reads what was stored there within it, and in
+the topics where delayed messages wait.  So it is that of the log after a restart, a kill and a takeover.
 """
 
 from __future__ import annotations

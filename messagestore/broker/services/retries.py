@@ -1,8 +1,8 @@
 """Handle messages that a consumer sends back, as a real broker does (`docs/formats/broker-topics.md#messages-sent-back`).
 
 A message sent back for the n-th time waits in delay level 3 + n, unless the consumer names a level, and then appears in
-`%RETRY%group`. After the group's `retryMaxTimes` it goes to `%DLQ%group` immediately and is not retried, as does a message whose
-`ttl` is over. A dead letter has neither `ttl` nor `dedup_id`, so that it stays, and can be put to its topic again.
+`%RETRY%group`. After the group's `retryMaxTimes` it goes to `%DLQ%group` immediately and is not retried, and so does a message
+whose `ttl` is over. A dead letter has neither `ttl` nor `dedup_id`, so that it stays, and can be put to its topic again.
 
 A record that holds many messages is refused, as in a broker: neither topic has batch queues, and without flag and count a
 client could not split the record.
