@@ -145,7 +145,7 @@ class _Import:
 
     def _put_one(self, number: int, message: Message) -> None:
         try:
-            if _has_waited(message) or _is_placed(message):
+            if _has_waited(message) or _was_put(message):
                 self._move_to_target(message)
             else:
                 self._store.put(message)
@@ -175,7 +175,7 @@ def _has_waited(message: Message) -> bool:
     return DELAY in properties and properties.get(REAL_TOPIC) == message.topic
 
 
-def _is_placed(message: Message) -> bool:
+def _was_put(message: Message) -> bool:
     """Return whether a row keeps its queue whatever its priority, and is put whatever its `dedup_id`: it was put before."""
     names = (message.properties or {}).keys()
     return not names.isdisjoint((PRIORITY, DEDUP_ID)) and names.isdisjoint((DELAY, *TIMERS))

@@ -26,7 +26,7 @@ def bodies(store: Any, topic: str = "T") -> list[bytes]:
     return [message.body for message in sorted(found, key=lambda message: message.physical_offset)]
 
 
-def place(result: Any) -> tuple[int, ...]:
+def location(result: Any) -> tuple[int, ...]:
     return result.queue_id, result.queue_offset, result.physical_offset, result.size_bytes, result.store_timestamp_ms
 
 
@@ -42,7 +42,7 @@ def test_a_second_put_returns_the_first_result_and_writes_nothing(world: Any, tm
         end = store.log_end
         again = store.put("T", b"other", queue_id=3, dedup_id="order-17")
         assert (first.is_duplicate, again.is_duplicate, again.message_count) == (False, True, 0)
-        assert (place(again), again.message_id, store.log_end) == (place(first), first.message_id, end)
+        assert (location(again), again.message_id, store.log_end) == (location(first), first.message_id, end)
         assert store.put_async(world.commitlog.Message("T", b"2", dedup_id="order-17")).result().is_duplicate
         assert not store.put("U", b"1", dedup_id="order-17").is_duplicate
         assert not store.put("T", b"1").is_duplicate and not store.put("T", b"1").is_duplicate
@@ -59,7 +59,11 @@ def test_the_window_ends_to_the_millisecond(world: Any, tmp_path: Path, clock: C
         assert not store.put("T", b"3", dedup_id="a").is_duplicate
         clock.now_ms += 999
         assert store.put("T", b"4", dedup_id="a").is_duplicate
-        assert bodies(store) == [b"1", b"3"]
+    with open_idle(world, tmp_path / "s", clock, dedup_window_ms=1000) as store:
+        assert store.put("T", b"5", dedup_id="a").is_duplicate
+        clock.now_ms += 1
+        assert not store.put("T", b"6", dedup_id="a").is_duplicate
+        assert bodies(store) == [b"1", b"3", b"6"]
 
 
 @pytest.mark.parametrize("is_sync", [False, True])
@@ -80,9 +84,9 @@ def test_random_puts_agree_with_a_plain_model_over_restarts_and_kills(world: Any
             put_at, where = model.get((topic, name), (-WINDOW_MS, ()))
             assert result.is_duplicate == (clock.now_ms - put_at < WINDOW_MS)
             if result.is_duplicate:
-                assert place(result) == where
+                assert location(result) == where
             else:
-                model[topic, name] = clock.now_ms, place(result)
+                model[topic, name] = clock.now_ms, location(result)
                 expected[topic].append(body)
         elif action < 0.8:
             names = [f"id {chance.randrange(40)}" for _ in range(5)]
@@ -94,7 +98,7 @@ def test_random_puts_agree_with_a_plain_model_over_restarts_and_kills(world: Any
                     fresh += 1
             assert store.put_many([make(topic, one.encode(), dedup_id=one) for one in names]).message_count == fresh
             for one in names:  # where each is
-                model[topic, one] = model[topic, one][0], place(store.put(topic, b"", dedup_id=one))
+                model[topic, one] = model[topic, one][0], location(store.put(topic, b"", dedup_id=one))
         elif action < 0.85:
             store.put(topic, body)
             expected[topic].append(body)
@@ -121,27 +125,27 @@ def test_many_duplicates_count_as_not_written(world: Any, tmp_path: Path, clock:
     with open_idle(world, tmp_path / "s", clock) as store:
         first = store.put("T", b"1", dedup_id="a")
         result = store.put_many([make("T", b"2", dedup_id="a"), make("T", b"3", dedup_id="b"), make("T", b"4", dedup_id="b")])
-        assert (result.message_count, place(result)[:3]) == (1, place(first)[:3])
+        assert (result.message_count, location(result)[:3]) == (1, location(first)[:3])
         assert store.put_many([make("T", b"5", dedup_id="b")]).is_duplicate
         assert bodies(store) == [b"1", b"3"]
 
 
 def test_two_threads_put_an_id_once(world: Any, tmp_path: Path) -> None:
-    """All threads get the place of the one message."""
+    """All threads get the location of the one message."""
     with open_idle(world, tmp_path / "s") as store:
-        places: list[list[tuple[int, ...]]] = [[] for _ in range(4)]
+        found: list[list[tuple[int, ...]]] = [[] for _ in range(4)]
         together = threading.Barrier(4)
 
         def put(number: int) -> None:
             together.wait()
-            places[number] = [place(store.put("T", b"%d" % one, dedup_id=str(one))) for one in range(300)]
+            found[number] = [location(store.put("T", b"%d" % one, dedup_id=str(one))) for one in range(300)]
 
         threads = [threading.Thread(target=put, args=(number,)) for number in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert places[0] == places[1] == places[2] == places[3]
+        assert found[0] == found[1] == found[2] == found[3]
         assert sorted(map(int, bodies(store))) == list(range(300))
 
 
@@ -158,9 +162,9 @@ def test_a_delayed_message_counts_from_its_put(world: Any, tmp_path: Path, clock
     """It has an id while it waits, also over a restart; its delivery neither fails nor begins a window."""
     with open_idle(world, tmp_path / "s", clock) as store:
         first = store.put("T", b"late", dedup_id="a", delay=delay)
-        assert place(store.put("T", b"2", dedup_id="a")) == place(first)
+        assert location(store.put("T", b"2", dedup_id="a")) == location(first)
     with open_idle(world, tmp_path / "s", clock) as store:
-        assert place(store.put("T", b"3", dedup_id="a")) == place(first)
+        assert location(store.put("T", b"3", dedup_id="a")) == location(first)
         clock.now_ms += delay // timedelta(milliseconds=1) + 1000
         if delay < timedelta(minutes=5):
             deliver(store)
@@ -192,6 +196,7 @@ def test_a_deleted_topic_forgets_its_ids(world: Any, tmp_path: Path, clock: Cloc
         store.put("T", b"2", dedup_id="late", delay_level=5)
         store.put("T%", b"1", dedup_id="a")
         store.delete_topic("T")
+        store.engine.deleted.entries.clear()  # as once the log begins behind the topic's records
         assert not store.put("T", b"3", dedup_id="a").is_duplicate
         assert store.put("T%", b"3", dedup_id="a").is_duplicate
     with open_idle(world, tmp_path / "s", clock) as store:

@@ -126,16 +126,16 @@ def test_many_puts_wait_for_space_and_each_is_stored_once(tmp_path: Path, kind: 
     """The log is full after some of them; those are not put again when there is space, nor counted twice."""
     fast = {"clean_resource_interval_ms": 100, "flush_interval_consume_queue_ms": 20}
     with open_store(tmp_path / "s", retention="consumed", max_size_bytes=2 * LOG_SIZE, **fast) as store:
-        ids = {"dedup_id": "x"} if kind == "ids" else {}
         messages = [Message("t", b"%06d" % number + bytes(3000), queue_id=0) for number in range(100)]
-        messages[0] = Message("t", messages[0].body, queue_id=0, **ids)
         bodies = [one.body for one in messages]
+        if kind == "ids":  # the second one is a duplicate, which needs no other put either
+            messages[:1] = [Message("t", bodies[0], queue_id=0, dedup_id="x")] * 2
         given: Any = ("t", bodies) if kind == "bodies" else (messages,)
         fields = {"queue_id": 0} if kind == "bodies" else {}
         with pytest.raises(StoreFull) as caught:
             store.put_many(*given, **fields, block_s=0.1)
         done = caught.value.message_count
-        assert 0 < done < 100
+        assert 0 < done < len(messages)
         left: Any = ("t", bodies[done:]) if kind == "bodies" else (messages[done:],)
 
         def consume() -> None:
@@ -151,7 +151,7 @@ def test_many_puts_wait_for_space_and_each_is_stored_once(tmp_path: Path, kind: 
         timer.start()
         result = store.put_many(*left, **fields, block_s=20)
         timer.join()
-        assert (result.status, result.message_count) == (PutStatus.PUT_OK, 100 - done)
+        assert (result.status, result.message_count) == (PutStatus.PUT_OK, len(messages) - done)
         assert taken == bodies
 
 

@@ -54,9 +54,7 @@ def from_java(reported: dict[str, Any]) -> dict[str, Any]:
 def our_queues(store: MessageStore) -> list[dict[str, Any]]:
     """Return offsets, units, and the messages that a consumer of the whole queue receives, for each queue on the disk."""
     queues = store.engine.queues  # `store.topics()` names those that only topics.json has, too
-    return [
-        _our_queue(store, topic, queue_id) for topic in sorted(queues.topics()) for queue_id in sorted(queues.queue_ids(topic))
-    ]
+    return [_our_queue(store, topic, queue_id) for topic in sorted(queues.topics()) for queue_id in sorted(queues.queue_ids(topic))]
 
 
 def _our_queue(store: MessageStore, topic: str, queue_id: int) -> dict[str, Any]:
