@@ -24,8 +24,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from commitlog import PutResult, StoredMessage
-from commitlog._message_cy import any_has
+from commitlog import PutResult, StoredMessage, any_has
 from commitlog.layout import FOREVER_MS
 from commitlog.topic_names import DEAD_PREFIX, RETRY_PREFIX
 from consumequeue import Boundary, Queue
