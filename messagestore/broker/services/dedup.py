@@ -25,7 +25,7 @@ from ...write.putting import refused
 if TYPE_CHECKING:
     from ...parts import StoreParts
 
-IDS_MAX = 1 << 20  # of a store at a time, in some 300 MiB of memory
+IDS_MAX = 1 << 20  # of a store at a time, in some 200 MiB of memory
 DROPPED_MAX = 64  # old ids that one put drops, so that none takes long
 UNITS = 1024
 _ROW = struct.Struct(">iqqqi")  # queue id, queue offset, physical offset, store time, size; the store's host follows
