@@ -35,6 +35,7 @@ def clock() -> Clock:
     return Clock()
 
 
+@pytest.mark.both_builds
 def test_a_second_put_returns_the_first_result_and_writes_nothing(world: Any, tmp_path: Path, clock: Clock) -> None:
     """Whatever its other fields are; another topic has ids of its own, and a message without an id is put each time."""
     with open_idle(world, tmp_path / "s", clock) as store:
@@ -252,6 +253,7 @@ def test_what_is_stored_as_a_whole_takes_no_id(world: Any, tmp_path: Path, clock
         assert store.log_end == 0
 
 
+@pytest.mark.both_builds
 @pytest.mark.parametrize(
     ("given", "error"), [(5, TypeError), (b"a", TypeError), ("", InvalidMessage), ("a\x02b", InvalidMessage)]
 )

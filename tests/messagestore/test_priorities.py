@@ -30,6 +30,7 @@ def open_ranked(world: Any, folder: Path, queues: int = 4, **fields: Any) -> Any
     return store
 
 
+@pytest.mark.both_builds
 def test_the_priority_is_the_queue_as_in_a_broker(world: Any, tmp_path: Path) -> None:
     """RocketMQ 5.4 takes queue min(priority, queues - 1); the property stays, also of a client's encoded properties."""
     with open_ranked(world, tmp_path / "s") as store:
@@ -59,6 +60,7 @@ def test_a_message_without_a_priority_has_the_lowest(world: Any, tmp_path: Path)
         assert store.put("jobs", b"x", queue_id=2).queue_id == 2
 
 
+@pytest.mark.both_builds
 def test_a_topic_without_priorities_refuses_them_and_names_the_remedy(world: Any, tmp_path: Path) -> None:
     """A refused put creates no topic, so that the remedy works; what it names works in an existing topic of that size too."""
     with open_idle(world, tmp_path / "s") as store:

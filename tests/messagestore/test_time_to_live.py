@@ -27,6 +27,7 @@ def clock() -> Clock:
     return Clock()
 
 
+@pytest.mark.both_builds
 def test_an_expired_message_goes_to_the_dead_letters_of_the_group(world: Any, tmp_path: Path, clock: Clock) -> None:
     """To the millisecond; the next message is delivered, nothing stays pending, and each group has its own."""
     with open_idle(world, tmp_path / "s", clock) as store:
@@ -193,6 +194,7 @@ def test_text_that_is_no_number_never_expires(world: Any, tmp_path: Path, clock:
             store.put("B", b"1", ttl=SECOND)
 
 
+@pytest.mark.both_builds
 @pytest.mark.parametrize(
     ("given", "error"), [(5, TypeError), ("1s", TypeError), (timedelta(), OutOfRange), (-SECOND, OutOfRange)]
 )  # fmt: skip
@@ -207,6 +209,7 @@ def test_other_values_are_refused(world: Any, tmp_path: Path, given: Any, error:
         assert next(message for queue in store.queue_ids("T") for message in store.read("T", queue)).properties[TTL] == "1"
 
 
+@pytest.mark.both_builds
 def test_all_three_at_once(world: Any, tmp_path: Path, clock: Clock) -> None:
     """Priority, id and time are kept while a message waits, and are given by messages and by puts alike."""
     with open_idle(world, tmp_path / "s", clock) as store:
