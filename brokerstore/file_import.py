@@ -27,7 +27,7 @@ from commitlog import Message
 from commitlog.layout import QUEUES_MAX
 from messagestore import MessageStore, StoreConfig
 from messagestore.broker.config.topics import QUEUES_DEFAULT
-from messagestore.property_names import DELAY, REAL_TOPIC, SPECIAL
+from messagestore.property_names import DEDUP_ID, DELAY, PRIORITY, REAL_TOPIC, SPECIAL, TIMERS
 from messagestore.write.admission import topic_problem
 from storageio import InvalidMessage, PutRejected, StoreCorrupt, StoreError, UnknownStore, needs_extra
 
@@ -100,7 +100,7 @@ class _Import:
         self._moved = Moved()
         self._queues: dict[QueueKey, _TargetQueue] = {}
         self._batch: list[tuple[int, Message]] = []
-        self._batch_topics = store.engine.admission.batch_queues_of
+        self._admission = store.engine.admission
 
     def take(self, number: int, message: Message) -> None:
         """Add the next row."""
@@ -129,7 +129,10 @@ class _Import:
 
     def _is_routed(self, message: Message) -> bool:
         """Return whether the store would put this message alone, which leaves earlier ones uncounted after an error."""
-        return not (message.properties or {}).keys().isdisjoint(SPECIAL) or message.topic in self._batch_topics
+        is_special = not (message.properties or {}).keys().isdisjoint(SPECIAL)
+        return (
+            is_special or message.topic in self._admission.batch_queues_of or message.topic in self._admission.ranked_queues_of
+        )
 
     def _put_many(self, messages: list[Message]) -> int:
         """Return how many messages were put; the store checks all of them before it writes the first."""
@@ -142,7 +145,7 @@ class _Import:
 
     def _put_one(self, number: int, message: Message) -> None:
         try:
-            if _has_waited(message):
+            if _has_waited(message) or _was_put(message):
                 self._move_to_target(message)
             else:
                 self._store.put(message)
@@ -170,6 +173,12 @@ def _has_waited(message: Message) -> bool:
     """Return whether the delay is over; a second one would move the row behind later rows of its queue."""
     properties = message.properties or {}
     return DELAY in properties and properties.get(REAL_TOPIC) == message.topic
+
+
+def _was_put(message: Message) -> bool:
+    """Return whether a row keeps its queue whatever its priority, and is put whatever its `dedup_id`: it was put before."""
+    names = (message.properties or {}).keys()
+    return not names.isdisjoint((PRIORITY, DEDUP_ID)) and names.isdisjoint((DELAY, *TIMERS))
 
 
 class _TargetQueue:

@@ -49,6 +49,10 @@ _DEFAULTS: dict[str, object] = {
 }  # fmt: skip
 DELAY = "DELAY"
 DELIVER_MS = "TIMER_DELIVER_MS"
+PRIORITY = "_SYS_MSG_PRIORITY_"
+DEDUP_ID = "BROKERSTORE_DEDUP_ID"
+TTL_MS = "BROKERSTORE_TTL_MS"
+ONE_QUEUE = "priority, queue_id: give one of them, a priority chooses the queue"
 ONE_DELAY = "delay, delay_level, deliver_at, and a property DELAY or TIMER_DELIVER_MS: give one of them"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 UNRESOLVED = "ms"  # ends a DELAY in milliseconds that the store has not replaced by a level or a timer yet
@@ -69,6 +73,9 @@ class Message:
 
     `delay` is a time from the put on, `deliver_at` a time (local time without a zone), `delay_level` the number of one of
     the store's delay levels. A delay that is no level's takes up to a second longer, as `deliver_at` does.
+
+    `priority`, 0 or more, chooses the queue in a topic with priorities.  A second put with the same `dedup_id` writes nothing.
+    `ttl` is a time from the put on, after which no consumer gets the message.  See `docs/howto/embed.md`.
 
     Messages with equal fields are equal; they can change, so they have no hash.
     """
@@ -107,6 +114,9 @@ class Message:
         delay: timedelta | None = None,
         delay_level: int = 0,
         deliver_at: datetime | None = None,
+        priority: int | None = None,
+        dedup_id: str | None = None,
+        ttl: timedelta | None = None,
     ) -> None:
         """Raise `TypeError` for wrong types, `OutOfRange` for integers that do not fit their field."""
         if (
@@ -141,6 +151,8 @@ class Message:
             self._set_numbers(queue_id, flag, sys_flag, born_timestamp_ms, reconsume_times, prepared_transaction_offset)
         if delay is not None or delay_level is not ZERO or deliver_at is not None:
             self._set_delay(delay, delay_level, deliver_at)
+        if priority is not None or dedup_id is not None or ttl is not None:
+            self._set_marks(priority, dedup_id, ttl)
 
     def _set_numbers(self, queue_id: Any, flag: Any, sys_flag: Any, born_ms: Any, reconsumed: Any, prepared: Any) -> I32:
         try:
@@ -163,6 +175,25 @@ class Message:
         if self.properties is not None and (DELAY in self.properties or DELIVER_MS in self.properties):
             raise InvalidMessage(ONE_DELAY)
         self.properties = {**(self.properties or {}), name: text}
+
+    def _set_marks(self, priority: Any, dedup_id: Any, ttl: Any) -> None:
+        """Set the properties of priority, deduplication and time to live."""
+        given: dict[str, str] = {}
+        if priority is not None:
+            given[PRIORITY] = _priority_text(priority)
+            if self.queue_id >= 0:
+                raise InvalidMessage(ONE_QUEUE)
+        if dedup_id is not None:
+            if type(dedup_id) is not str:
+                raise TypeError(f"dedup_id: expected str, got {type(dedup_id).__name__}")
+            given[DEDUP_ID] = dedup_id
+        if ttl is not None:
+            given[TTL_MS] = _ttl_text(ttl)
+        before = self.properties or {}
+        for name in given:
+            if name in before:
+                raise InvalidMessage(f"property {name}: given twice, as a property and by its own argument")
+        self.properties = {**before, **given}
 
     @property
     def keys(self) -> list[str] | None:
@@ -256,6 +287,24 @@ def _time_text(deliver_at: Any) -> str:
     if time_ms < 0:
         raise OutOfRange(f"deliver_at: {deliver_at} is before 1970")
     return str(time_ms)
+
+
+def _priority_text(priority: Any) -> str:
+    """Return the property of a priority."""
+    if type(priority) is not int:
+        raise TypeError(f"priority: expected int, got {type(priority).__name__}")
+    if not 0 <= priority < 1 << 31:
+        raise OutOfRange(f"priority: {priority} is not a number from 0 to 2147483647")
+    return str(priority)
+
+
+def _ttl_text(ttl: Any) -> str:
+    """Return the property of a time to live, in milliseconds."""
+    if not isinstance(ttl, timedelta):
+        raise TypeError(f"ttl: expected timedelta, got {type(ttl).__name__}")
+    if ttl <= timedelta():
+        raise OutOfRange(f"ttl: {ttl} is over when the message is put")
+    return str(-(-ttl // timedelta(milliseconds=1)))
 
 
 @cython.cfunc
@@ -541,6 +590,11 @@ class PutResult:
     message_count: int
 
     @property
+    def is_duplicate(self) -> bool:
+        """Whether nothing was written, because the store has a message with this `dedup_id`: the offsets are that message's."""
+        return self.message_count == 0 and self.status is PutStatus.PUT_OK
+
+    @property
     def message_id(self) -> str:
         """The offset id: 32 characters, 56 with an IPv6 store host."""
         return encode_message_id(self.store_host, self.physical_offset)
@@ -703,6 +757,31 @@ ALL_64 = (1 << 64) - 1
 
 assert PROPERTIES_SIZE_MAX > CRC_SIZE
 read_stored_inline(StoredMessage)
+
+
+def any_has(messages: list[StoredMessage], mark: bytes) -> bool:
+    """Return whether the encoded properties of any message contain `mark`."""
+    message: StoredMessage
+    sought: Source = source_of_bytes(mark)
+    size: Size = len(mark)
+    for message in messages:
+        if _has(source_of_bytes(message.properties_raw), len(message.properties_raw), sought, size):
+            return True
+    return False
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _has(source: Source, stop: Size, sought: Source, size: Size) -> Bool:
+    """Return whether the bytes contain others; `in` would create a view of each for every message of a page."""
+    at: Size = 0
+    while stop - at >= size:
+        at = find_byte(source, at, stop, sought[0])
+        if stop - at >= size and is_same(source, at, size, sought, size):
+            return True
+        at += 1
+    return False
 
 
 def without_fillers(messages: list[StoredMessage]) -> list[StoredMessage]:

@@ -64,6 +64,7 @@ def _delete_topic(engine: Engine, topic: str) -> None:
             before = engine.log.written_offset
             next_offsets = {queue_id: offset for queue_id, offset in engine.offsets.topic(topic).queues() if offset}
         engine.deleted.delete(topic, before, next_offsets, engine.low_offset)
+        engine.routing.dedup.forget(topic, before)
         engine.consumer_offsets().delete_topic(topic)
         engine.consumer_offsets().persist()
         engine.queues.remove_topic(topic)

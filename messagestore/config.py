@@ -25,7 +25,7 @@ _AT_LEAST_ONE = (
     "max_message_size",
     "default_topic_queue_nums", "flush_delay_offset_interval_ms", "flush_interval_commit_log_ms",
     "commit_interval_commit_log_ms", "flush_interval_consume_queue_ms", "flush_consumer_offset_interval_ms",
-    "sync_flush_timeout_ms", "os_page_cache_busy_timeout_ms", "max_transfer_count_on_message_in_memory",
+    "dedup_window_ms", "sync_flush_timeout_ms", "os_page_cache_busy_timeout_ms", "max_transfer_count_on_message_in_memory",
     "max_transfer_count_on_message_in_disk", "max_msgs_num_batch", "delete_file_batch_max", "clean_resource_interval_ms",
 )  # fmt: skip
 _AT_LEAST_NOTHING = (
@@ -134,6 +134,7 @@ class _Settings:
     max_transfer_count_on_message_in_disk: int = 8
     max_filter_message_size: int = 16_000
     max_msgs_num_batch: int = 64
+    dedup_window_ms: int = 300_000  # RocketMQ has none: how long a `dedup_id` is remembered
 
     retention: RetentionPolicy | None = None  # None: that of the store
     retention_of_new_store: RetentionPolicy = RetentionPolicy.LIMITS  # RocketMQ has no other

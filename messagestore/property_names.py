@@ -27,9 +27,15 @@ INNER_COUNT = "INNER_NUM"
 INNER_BASE = "INNER_BASE"
 MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
 MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
+PRIORITY = "_SYS_MSG_PRIORITY_"
+
+# Properties of this library, which a broker keeps and does not look at.
+DEDUP_ID = "BROKERSTORE_DEDUP_ID"
+TTL_MS = "BROKERSTORE_TTL_MS"  # from the born time on
+EXPIRED_MS = "BROKERSTORE_EXPIRED_MS"  # of a dead letter: when its time to live was over
 
 # A message with one of these needs more than an append: `broker.services.routing` decides what, and every put looks for them.
-SPECIAL = (DELAY, *TIMERS, MULTI_DISPATCH, INNER_COUNT)
+SPECIAL = (DELAY, *TIMERS, MULTI_DISPATCH, INNER_COUNT, PRIORITY, DEDUP_ID)
 
 OP_TAG = "d"
 IS_BATCH = 0x80  # system flag of a record that holds many messages

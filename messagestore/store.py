@@ -47,7 +47,7 @@ from .read.queue_reader import Page, QueueReader
 from .read.topics_consumer import OwnTopics, Topics, TopicsConsumer, consume_topics
 from .write.put_future import PutFuture
 from .write.put_rules import PutRules
-from .write.putting import check_rows, is_special_raw, messages_of, refused, rejection
+from .write.putting import check_rows, is_special_raw, messages_of, put_many_when_free, refused, rejection
 from .write.retention import Retention
 
 if TYPE_CHECKING:
@@ -165,16 +165,21 @@ class MessageStore(LookupMethods, Closing):
 
     def put_many(
         self, messages: list[Message] | str, bodies: Sequence[bytes] | None = None, *, tags: Sequence[str | None] | None = None,
-        keys: Sequence[str | None] | None = None, queue_id: int = -1, check: bool = True,
+        keys: Sequence[str | None] | None = None, queue_id: int = -1, check: bool = True, block_s: float = 0,
     ) -> PutResult:  # fmt: skip
         """Put messages under one lock, or a topic's bodies with their tags and keys, for which no message objects are made.
 
             store.put_many("orders", [b"...", b"..."], keys=["order-17", "order-18"])
 
-        `message_count` of the result is the number that was written.  An invalid message is found before the first one is
-        written.  Raises as `put` does, `InvalidMessage` with `check=False` too; a message that is refused for its size raises
-        `RefusedMessage`, both `PutRejected` and `InvalidMessage`.
+        `message_count` of the result is the number that was written, of a refusal's the number of messages that need no other
+        put.  `block_s`: seconds to wait for space, in which more and more of them may be written.
+
+        An invalid message is found before the first one is written.  Raises as `put` does, `InvalidMessage` with `check=False`
+        too; a message that is refused for its size raises `RefusedMessage`, both `PutRejected` and `InvalidMessage`.
         """
+        if block_s:
+            given = messages_of(messages, bodies, tags, keys, queue_id)
+            return put_many_when_free(lambda left: self._put_messages(left, False), given, check, block_s)
         if type(messages) is str:
             check_rows(bodies, tags, keys)
             return self.append_columns(messages, queue_id, bodies, keys=keys, tags=tags, check=check)
@@ -233,7 +238,8 @@ class MessageStore(LookupMethods, Closing):
     ) -> PutResult:  # fmt: skip
         """Put one message per row without message objects.  Columns are Arrow or NumPy arrays, or lists of bytes or str.
 
-        With `queue_id` -1 the store chooses the queue of each row, as for other messages: by its key, or in turn.
+        With `queue_id` -1 the store chooses the queue of each row, as for other messages: by its key, or in turn; in a topic
+        with priorities the lowest.
         """
         refusal = self._rules.refusal(topic, queue_id)
         if refusal is not None:
@@ -243,6 +249,8 @@ class MessageStore(LookupMethods, Closing):
         key_column = None if keys is None else offsets_and_data(keys, name="keys", null_is_empty=True)
         tag_column = None if tags is None else offsets_and_data(tags, name="tags", null_is_empty=True)
         offsets, data = offsets_and_data(bodies)
+        if topic in self._engine.admission.ranked_queues_of:
+            queue_id = max(queue_id, 0)
         queues = self._rules.queues_of(topic) if queue_id == -1 else 0
         guard = self._engine.routing.batch.guard if topic not in self._rules.admitted else contextlib.nullcontext()
         with _named_errors(), guard:
@@ -258,7 +266,7 @@ class MessageStore(LookupMethods, Closing):
         """Put one message; the future, which can be awaited, resolves when it is as durable as the flush mode promises."""
         future = PutFuture()
         with _named_errors():
-            refusal = self._rules.refusal(message.topic, message.queue_id)
+            refusal = self._rules.refusal(message.topic, message.queue_id, message)
             if refusal is not None:
                 future.set_exception(rejection(refusal))
                 return future
@@ -283,11 +291,12 @@ class MessageStore(LookupMethods, Closing):
         After a crash `undecided_transactions` lists it.
         """
         check_type("message", message, Message)
-        refusal = self._rules.refusal(message.topic, message.queue_id)
+        refusal = self._rules.refusal(message.topic, message.queue_id, message)
+        refusal = refusal or self._engine.routing.transaction_refusal(message)
         if refusal is not None:
             raise rejection(refusal)
         with _named_errors():
-            queue_id = self._rules.queue_of(message)
+            queue_id = self._engine.routing.queue_of(message, self._rules.queue_of(message))
             return self._engine.transactions.begin(message, queue_id, producer_group)
 
     def undecided_transactions(self, older_than_ms: int = 0) -> list[HalfMessage]:

@@ -22,6 +22,7 @@ GROUP = "kombu"
 TRANSIENT_TOPIC = "kombu_transient"
 PRIORITY = "KOMBU_PRIORITY"
 EARLIER = -1  # stands for the step of a topic that is only read
+PRIORITY_MAX = 9  # of kombu's messages
 POLL_S = 1.0  # how often a topic of another priority is looked for
 _STEP = re.compile(r":\d+\Z", re.ASCII)
 _END = re.compile(r"(%3A\d+|-[0-9a-f]{16})\Z", re.ASCII)
@@ -84,14 +85,18 @@ class TaskQueue:
     """
 
     def __init__(self, store: SharedStore, name: str, steps: Sequence[int], parts: int, earlier: str | None = None) -> None:
-        """`steps`: the lowest priority of each topic, ascending. `parts`: queues of a topic, so consuming processes at most.
+        """`steps`: the lowest priority of each topic, ascending; `parts`: queues of a topic, so consuming processes at most.
+
+        Messages of other steps are consumed as well, because a process that put them may have declared the queue otherwise.
 
         `earlier`: a topic of an earlier version, whose messages are consumed as well.
         """
         self._store = store
         self._parts = parts
         self._lowest = steps[0]
-        self._topics = {step: topic_of_step(name, step) if step != steps[0] else topic_of_queue(name) for step in steps}
+        self.steps = steps
+        all_steps = {*steps, *range(steps[0], PRIORITY_MAX + 1)}
+        self._topics = {step: topic_of_step(name, step) if step != steps[0] else topic_of_queue(name) for step in all_steps}
         if earlier is not None:
             self._topics[EARLIER] = earlier
         self._created: set[str] = set()
@@ -118,7 +123,7 @@ class TaskQueue:
 
     def put(self, body: bytes, priority: int) -> None:
         """Add a message to the topic of the highest step that its priority reaches."""
-        step = max((step for step in self._topics if EARLIER < step <= priority), default=self._lowest)
+        step = max((step for step in self.steps if self._lowest <= step <= priority), default=self._lowest)
         self._store.put(Message(self.create(step), body))
 
     def get(self) -> StoredMessage | None:
@@ -143,8 +148,9 @@ class TaskQueue:
         if now - self._checked_at_s < POLL_S:
             return
         self._checked_at_s = now
+        existing = set(self._store.topics())
         for step, topic in self._topics.items():
-            if step not in self._consumers and (step == self._lowest or self._store.queue_ids(topic)):
+            if step not in self._consumers and (step == self._lowest or topic in existing):
                 self.create(step)
                 self._consumers[step] = self._of_topic[topic] = self._store.consumer(topic, group=GROUP)
 
@@ -165,7 +171,7 @@ class TaskQueue:
     def size(self) -> int:
         """Return the number of messages that no process acknowledged, without those that this process handed out."""
         store, total = self._store, 0
-        for topic in self._topics.values():
+        for topic in set(store.topics()).intersection(self._topics.values()):
             committed = store.committed_offsets(topic, GROUP)
             for queue_id in store.queue_ids(topic):
                 low = max(store.min_offset(topic, queue_id), committed.get(queue_id, 0))

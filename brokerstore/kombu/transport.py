@@ -25,10 +25,12 @@ from storageio import REAL_DISK, StoreError, process_id
 from .base import SCHEME, ChannelBase, QoSBase, TransportBase
 from .bindings import Binding, Bindings
 from .loop_reader import LoopReader
-from .queues import TRANSIENT_TOPIC, KombuQueue, TaskQueue, TransientQueue, earlier_topic
+from .queues import PRIORITY_MAX, TRANSIENT_TOPIC, KombuQueue, TaskQueue, TransientQueue, earlier_topic
 
 PARTS = 16  # queues of a task queue's topic, and so the processes that can consume from it
 STEPS = (0, 3, 6, 9)  # the lowest priority of each topic of a queue
+MAX_PRIORITY = "x-max-priority"
+AMQP_PRIORITY_MAX = 255
 POLL_S = 0.05
 
 
@@ -109,9 +111,15 @@ class Channel(ChannelBase):  # type: ignore[misc]
     QoS = QoS
     supports_fanout = True
 
+    def prepare_queue_arguments(self, arguments: dict[str, Any] | None, **options: Any) -> dict[str, Any]:
+        """Return the arguments of a queue with `max_priority` as `x-max-priority`, as for RabbitMQ."""
+        highest = options.get("max_priority")
+        return {**(arguments or {}), **({} if highest is None else {MAX_PRIORITY: highest})}
+
     def _new_queue(self, queue: str, **options: Any) -> None:
         is_transient = bool(options.get("auto_delete") or options.get("exclusive"))
         self.connection.opened.bindings.declare(queue, is_transient)
+        self.connection.declare_priorities(queue, (options.get("arguments") or {}).get(MAX_PRIORITY))
         self.connection.queue(queue)
 
     def _has_queue(self, queue: str, **_options: Any) -> bool:
@@ -125,7 +133,8 @@ class Channel(ChannelBase):  # type: ignore[misc]
 
     def _put(self, queue: str, message: dict[str, Any], **_options: Any) -> None:
         bindings, body = self.connection.opened.bindings, json.dumps(message).encode()
-        self.connection.queue(queue).put(body, self._get_message_priority(message))
+        highest = self.connection.max_priorities.get(queue, PRIORITY_MAX)
+        self.connection.queue(queue).put(body, min(self._get_message_priority(message), highest))
         bindings.put_bytes += len(body)
         bindings.compact()
 
@@ -246,6 +255,7 @@ class Transport(TransportBase):  # type: ignore[misc]
         """Create it; the store is opened with the connection."""
         super().__init__(client, **options)
         self.held: dict[str, _Held] = {}
+        self.max_priorities: dict[str, int] = {}  # of the queues that this process declared with one
         self._queues: dict[str, KombuQueue] = {}
         self._process_id = process_id()
         self._opened: _OpenStore | None = None
@@ -308,9 +318,27 @@ class Transport(TransportBase):  # type: ignore[misc]
         opened, options = self.opened, self.client.transport_options
         if opened.bindings.is_transient(name):
             return TransientQueue(opened.store, name)
-        steps = sorted(options.get("priority_steps") or STEPS)
+        steps = self._steps_of(name)
         earlier = earlier_topic(name, opened.bindings.is_declared)
         return TaskQueue(opened.store, name, steps, int(options.get("parts") or PARTS), earlier)
+
+    def _steps_of(self, name: str) -> list[int]:
+        """Return the steps of a queue: each priority up to its highest one, if it was declared with that."""
+        highest = self.max_priorities.get(name)
+        given = self.client.transport_options.get("priority_steps") or STEPS
+        return sorted(given) if highest is None else list(range(highest + 1))
+
+    def declare_priorities(self, name: str, highest: object) -> None:
+        """Give a queue a step for each priority up to the argument `x-max-priority`; higher ones count as that one."""
+        if highest is None:
+            return
+        if type(highest) is not int or not 0 < highest <= AMQP_PRIORITY_MAX:
+            raise ValueError(f"queue {name!r}: {MAX_PRIORITY} is {highest!r}, a number from 1 to {AMQP_PRIORITY_MAX} wanted")
+        with self._guard:
+            self.max_priorities[name] = min(highest, PRIORITY_MAX)
+            found = self._queues.get(name)
+            if isinstance(found, TaskQueue):
+                found.steps = self._steps_of(name)
 
     def drop(self, name: str) -> None:
         """Forget a queue of this transport, with the messages that it took."""

@@ -31,7 +31,7 @@ from ..config import StoreConfig
 from ..read.polled import FETCH_COUNT
 from ..read.queue_reader import Page
 from ..read.topics_consumer import Topics, TopicsConsumer
-from ..write.putting import SPACE_POLL_S, message_of
+from ..write.putting import SPACE_POLL_S, BulkPut, marks_of, message_of, messages_of
 from .consumer import SharedConsumer
 from .election import Member
 from .news import NEWS_S, News
@@ -72,14 +72,15 @@ class AsyncStore:
     async def put(
         self, message: Message | str, body: bytes | None = None, *, tags: str | None = None,
         keys: str | list[str] | None = None, properties: dict[str, str] | None = None, queue_id: int = -1,
-        delay: timedelta | None = None, delay_level: int = 0, deliver_at: datetime | None = None, check: bool = True,
-        block_s: float = 0,
+        delay: timedelta | None = None, delay_level: int = 0, deliver_at: datetime | None = None, priority: int | None = None,
+        dedup_id: str | None = None, ttl: timedelta | None = None, check: bool = True, block_s: float = 0,
     ) -> PutResult:  # fmt: skip
         """Put one message, as `MessageStore.put`. Puts are stored in the order in which they were begun.
 
         Those that wait for space with `block_s` are stored when there is some, perhaps after later ones.
         """
-        item = message_of(message, body, tags, keys, properties, queue_id, delay, delay_level, deliver_at)
+        marks = marks_of(priority, dedup_id, ttl)
+        item = message_of(message, body, tags, keys, properties, queue_id, delay, delay_level, deliver_at, marks)
         deadline = time.monotonic() + block_s
         while True:
             left_s = deadline - time.monotonic()
@@ -98,9 +99,17 @@ class AsyncStore:
 
     async def put_many(
         self, messages: list[Message] | str, bodies: Sequence[bytes] | None = None, *, tags: Sequence[str | None] | None = None,
-        keys: Sequence[str | None] | None = None, queue_id: int = -1, check: bool = True,
+        keys: Sequence[str | None] | None = None, queue_id: int = -1, check: bool = True, block_s: float = 0,
     ) -> PutResult:  # fmt: skip
-        """Put messages, or a topic's bodies, as `MessageStore.put_many`."""
+        """Put messages, or a topic's bodies, as `MessageStore.put_many`.
+
+        Those that wait for space with `block_s` are stored when there is some, perhaps after later puts.
+        """
+        if block_s:
+            bulk = BulkPut(messages_of(messages, bodies, tags, keys, queue_id), block_s)
+            while pause_s := bulk.add(await self._in_order(lambda: self.store.put_many(bulk.left, check=False))):
+                await asyncio.sleep(pause_s)
+            return bulk.finish(check)
         fields: dict[str, Any] = {"tags": tags, "keys": keys, "queue_id": queue_id}
         return await self._in_order(lambda: self.store.put_many(messages, bodies, **fields, check=check))
 

@@ -153,7 +153,7 @@ class Service:
         result = self._store.put_many(missing, check=check)
         if first is None or result.status is not PutStatus.PUT_OK:
             return result
-        first.message_count = len(messages)
+        first.message_count = len(messages) - len(missing) + result.message_count  # without duplicates
         return first
 
     # Consumers

@@ -28,7 +28,7 @@ from ..read.queue_reader import Page
 from ..read.topics_consumer import Topics, TopicsConsumer, consume_topics
 from ..store import PRODUCER_GROUP, MessageStore
 from ..write.put_future import PutFuture
-from ..write.putting import message_of, messages_of, put_when_free
+from ..write.putting import marks_of, message_of, messages_of, put_many_when_free, put_when_free
 from ._packing_cy import pack_message
 from .answers import unpack_answer, unpack_packed_result
 from .client import OwnerChannel
@@ -109,11 +109,12 @@ class SharedStore(Closing):
     def put(
         self, message: Message | str, body: bytes | None = None, *, tags: str | None = None,
         keys: str | list[str] | None = None, properties: dict[str, str] | None = None, queue_id: int = -1,
-        delay: timedelta | None = None, delay_level: int = 0, deliver_at: datetime | None = None, check: bool = True,
-        block_s: float = 0,
+        delay: timedelta | None = None, delay_level: int = 0, deliver_at: datetime | None = None, priority: int | None = None,
+        dedup_id: str | None = None, ttl: timedelta | None = None, check: bool = True, block_s: float = 0,
     ) -> PutResult:  # fmt: skip
         """Put one message, as `MessageStore.put`. If the owner ends meanwhile, the next one stores it, once."""
-        item = message_of(message, body, tags, keys, properties, queue_id, delay, delay_level, deliver_at)
+        marks = marks_of(priority, dedup_id, ttl)
+        item = message_of(message, body, tags, keys, properties, queue_id, delay, delay_level, deliver_at, marks)
         return put_when_free(lambda: self._put(item, check), block_s) if block_s else self._put(item, check)
 
     def _put(self, item: Message, check: bool) -> PutResult:
@@ -129,13 +130,16 @@ class SharedStore(Closing):
 
     def put_many(
         self, messages: list[Message] | str, bodies: Sequence[bytes] | None = None, *, tags: Sequence[str | None] | None = None,
-        keys: Sequence[str | None] | None = None, queue_id: int = -1, check: bool = True,
+        keys: Sequence[str | None] | None = None, queue_id: int = -1, check: bool = True, block_s: float = 0,
     ) -> PutResult:  # fmt: skip
         """Put messages, or a topic's bodies, as `MessageStore.put_many`.
 
         More than 32 MiB go to the owner in several requests. A refusal then leaves those of earlier requests in the store;
         `message_count` has their number.
         """
+        if block_s:
+            given = messages_of(messages, bodies, tags, keys, queue_id)
+            return put_many_when_free(lambda left: self.put_many(left, check=False), given, check, block_s)
         self._member.wait_pending()
         local = self._member.local
         if local is not None:

@@ -27,6 +27,7 @@ if not cython.compiled:
     from storebytes._lock_cy import is_taken
 
 OK = PutStatus.PUT_OK
+SPECIAL_NAMES = frozenset(SPECIAL)  # a message has fewer properties than there are special ones
 ZERO: Any = 0
 NO_QUEUE: Any = -1
 
@@ -54,8 +55,8 @@ class PutMethods:
     def put(
         self, message: Message | str, body: bytes | None = None, *, tags: str | None = None,
         keys: str | list[str] | None = None, properties: dict[str, str] | None = None, queue_id: int = -1,
-        delay: timedelta | None = None, delay_level: int = 0, deliver_at: datetime | None = None, check: bool = True,
-        block_s: float = 0,
+        delay: timedelta | None = None, delay_level: int = 0, deliver_at: datetime | None = None, priority: int | None = None,
+        dedup_id: str | None = None, ttl: timedelta | None = None, check: bool = True, block_s: float = 0,
     ) -> PutResult:  # fmt: skip
         """Put one message: a `Message`, or a topic with a body and other fields of a `Message`.
 
@@ -67,8 +68,14 @@ class PutMethods:
 
         Without space the error is a `StoreFull`, with a `DiskFull` as its cause: the disk is too full, or the log has its
         maximum size.  `block_s`: seconds to wait for space before that.
+
+        `priority`, `dedup_id` and `ttl` are those of `Message`.  A put that repeats a `dedup_id` of its topic within
+        `dedup_window_ms` writes nothing, and `is_duplicate` of its result is true.
         """
-        if (
+        if priority is not None or dedup_id is not None or ttl is not None:
+            marks = (priority, dedup_id, ttl)
+            message = message_of(message, body, tags, keys, properties, queue_id, delay, delay_level, deliver_at, marks)
+        elif (
             type(message) is not Message or body is not None or tags is not None or keys is not None
             or properties is not None or queue_id is not NO_QUEUE or delay is not None or delay_level is not ZERO
             or deliver_at is not None
@@ -85,7 +92,7 @@ class PutMethods:
             queue_id: I32 = message.queue_id
             queues: I32 = self._admitted.get(topic, 0)
             if not self._gate.accepts_puts or not queues or queue_id >= queues or is_taken(self._lock):
-                refusal = self._rules.refusal(topic, queue_id)
+                refusal = self._rules.refusal(topic, queue_id, message)
                 if refusal is not None:
                     return self._rules.answer(refusal, check)
                 is_special = self._routing.is_special(message)
@@ -123,7 +130,7 @@ class PutMethods:
                     topic = message.topic
                     if topic not in seen:
                         seen.add(topic)
-                        refusal = self._rules.refusal(topic)
+                        refusal = self._rules.refusal(topic, -1, message)
                         if refusal is not None:
                             return self._rules.answer(refusal, check)
                         is_special |= topic not in self._admitted
@@ -158,7 +165,7 @@ def has_special(message: Message) -> Bool:
         return is_special_raw(message.properties_raw)
     properties = message.properties
     if properties is not None:
-        for name in SPECIAL:
-            if name in properties:
+        for name in properties:
+            if name in SPECIAL_NAMES:
                 return True
     return False

@@ -11,12 +11,12 @@ from unicodedata import category
 
 from commitlog import QueueOffsets
 from commitlog.layout import QUEUES_MAX
-from commitlog.topic_names import INTERNAL_TOPICS, RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_PREFIX, is_virtual_topic
+from commitlog.topic_names import DEAD_PREFIX, INTERNAL_TOPICS, RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_PREFIX, is_virtual_topic
 from consumequeue import BatchQueues, ConsumeQueues
 from storageio import InvalidMessage
 from storageio.settings import check_type
 
-from ..broker.config.topics import BATCH_QUEUES, PERM_DEFAULT, QUEUE_TYPE, Topics
+from ..broker.config.topics import BATCH_QUEUES, MESSAGE_TYPE, PERM_DEFAULT, PRIORITIES, QUEUE_TYPE, Topics
 from ..property_names import SYSTEM_QUEUES
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ TOPIC_SIZE_LIMIT = 255
 class Admission:
     """The topics that are written to topics.json.
 
-    Every put reads `queues_of`, which never contains a topic with batch queues.
+    Every put reads `queues_of`, which never contains a topic with batch queues or priorities: those have a table of their own.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class Admission:
         self._guard = threading.Lock()
         self.queues_of: dict[str, int] = {}
         self.batch_queues_of: dict[str, int] = {}
+        self.ranked_queues_of: dict[str, int] = {}  # of topics with priorities
 
     def admit(self, topic: str, queues: int | None = None) -> int:
         """Register a topic, write it to topics.json if it is new, and return its number of write queues.
@@ -80,8 +81,7 @@ class Admission:
     def remove(self, topic: str) -> None:
         """Remove a topic from topics.json, so that the next put creates it."""
         with self._guard:
-            self.queues_of.pop(topic, None)
-            self.batch_queues_of.pop(topic, None)
+            self._forget(topic)
             self._topics.delete(topic)
             self._topics.persist()
 
@@ -103,6 +103,14 @@ class Admission:
         count = max(known.read_queues, known.write_queues, 1) if known is not None else 0
         return f"queue id {queue_id}: topic {topic} has {count} queues" if count <= queue_id < QUEUES_MAX else None
 
+    def priority_problem(self, topic: str) -> str | None:
+        """Return why a message with a priority cannot be put to a topic, or None; retries and dead letters keep theirs."""
+        known = self._topics.get(topic)
+        if (known is not None and known.has_priorities) or topic.startswith((RETRY_PREFIX, DEAD_PREFIX)):
+            return None
+        how = f"create_topic({topic!r}, queues=10, attributes={ {MESSAGE_TYPE: PRIORITIES} })"
+        return f"topic {topic} has no priorities; {how} makes one with priorities 0 to 9"
+
     def set_attributes(self, topic: str, attributes: dict[str, str]) -> None:
         """Replace the attributes of an admitted topic.
 
@@ -114,8 +122,7 @@ class Admission:
         with self._guard:
             known = self._topics.create(topic, attributes=attributes)
             self._topics.persist()
-            self.queues_of.pop(topic, None)
-            self.batch_queues_of.pop(topic, None)
+            self._forget(topic)
             self._take(known)
             self._on_new()
 
@@ -131,14 +138,23 @@ class Admission:
 
     def _take(self, known: TopicConfig) -> int:
         number = max(1, known.write_queues)
-        if known.name not in self.queues_of and known.name not in self.batch_queues_of:
+        if not self.queues(known.name):
             reason = client_problem(known.name)
             if reason:
                 LOG.warning("no client of RocketMQ can use topic %r: %s", known.name, reason)
         if known.is_compacted or internal_problem(known.name):
             return number  # each put of a program looks it up, and is refused
-        (self.batch_queues_of if known.is_batch else self.queues_of)[known.name] = number
+        ranked = self.ranked_queues_of if known.has_priorities else self.queues_of
+        (self.batch_queues_of if known.is_batch else ranked)[known.name] = number
         return number
+
+    def queues(self, topic: str) -> int:
+        """Return the number of queues to which an admitted topic's messages are put; 0 for another topic."""
+        return self.queues_of.get(topic) or self.batch_queues_of.get(topic) or self.ranked_queues_of.get(topic, 0)
+
+    def _forget(self, topic: str) -> None:
+        for table in (self.queues_of, self.batch_queues_of, self.ranked_queues_of):
+            table.pop(topic, None)
 
     def _usual_number(self, topic: str) -> int | None:
         """Return the number of queues of one of the broker's own topics; None for any other topic."""

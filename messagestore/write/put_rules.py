@@ -12,8 +12,9 @@ from storebytes.java_hash import java_hash_code
 
 from ..config import Role
 from ..parts import StoreParts
+from ..property_names import PRIORITY
 from .admission import Admission
-from .putting import refused, refused_by, rejection
+from .putting import has_property, refused, refused_by, rejection
 
 BUSY_MS_MAX = 10_000_000
 
@@ -36,8 +37,11 @@ class PutRules:
             raise StoreReadOnly(f"{self._parts.paths.root}: opened for reading")
         return self._admission
 
-    def refusal(self, topic: str, queue_id: int = -1) -> PutResult | None:
-        """Return the refusal of a put to a topic, or to one of its queues, or None; register an unknown topic."""
+    def refusal(self, topic: str, queue_id: int = -1, message: Message | None = None) -> PutResult | None:
+        """Return the refusal of a put to a topic, or to one of its queues, or None; register an unknown topic.
+
+        A `message` with a priority creates no topic: a new one would have no priorities.
+        """
         parts = self._parts
         parts.check_open()
         admission = self.must_write()
@@ -48,6 +52,8 @@ class PutRules:
         if topic not in self.admitted:
             check_type("topic", topic, str)
             reason = admission.problem(topic)
+            if not reason and message is not None and has_property(message, PRIORITY):
+                reason = admission.priority_problem(topic)
             if reason:
                 return refused(PutStatus.MESSAGE_ILLEGAL, reason)
             admission.admit(topic)
@@ -82,7 +88,7 @@ class PutRules:
 
     def queues_of(self, topic: str) -> int:
         """Return the number of queues to which a registered topic's messages are put."""
-        return self.admitted.get(topic) or self.must_write().batch_queues_of[topic]
+        return self.admitted.get(topic) or self.must_write().queues(topic)
 
     def next_turn(self) -> int:
         """Return the next number of the puts whose queues are chosen in turn."""

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from itertools import repeat
 from typing import Any
 
-from commitlog import Message, PutResult, PutStatus, delete_property, first_other
+from commitlog import Message, PutResult, PutStatus, decode_properties, delete_property, first_other
 from storageio import DiskFull, InvalidMessage, PutRejected, StoreFull
 
 from ..property_names import SPECIAL
@@ -17,24 +17,36 @@ from .running_flags import RunningFlags
 
 _SPECIAL_RAW = tuple(name.encode() + b"\x01" for name in SPECIAL)
 SPACE_POLL_S = 0.05  # how often a put that waits for space is tried
+Marks = tuple[int | None, str | None, timedelta | None]
 FIELDS_TWICE = "a Message has its fields itself: put(message), or put(topic, body, ...)"
 
 
 def message_of(
     message: Any, body: bytes | None, tags: str | None, keys: str | list[str] | None, properties: dict[str, str] | None,
-    queue_id: int, delay: timedelta | None, delay_level: int, deliver_at: datetime | None,
+    queue_id: int, delay: timedelta | None, delay_level: int, deliver_at: datetime | None, marks: Marks | None = None,
 ) -> Message:  # fmt: skip
-    """Return the message that the arguments of a put describe. Raises `TypeError` for others than a message or its fields."""
+    """Return the message that the arguments of a put describe. Raises `TypeError` for others than a message or its fields.
+
+    `marks`: priority, dedup_id and ttl, unless all of them are None.
+    """
     if type(message) is str:
         if body is None:
             raise TypeError("body: expected bytes, got None")
-        delays = {"delay": delay, "delay_level": delay_level, "deliver_at": deliver_at}
-        return Message(message, body, tags, keys, properties, queue_id, **delays)  # type: ignore[arg-type]
+        more: dict[str, Any] = {"delay": delay, "delay_level": delay_level, "deliver_at": deliver_at}
+        if marks is not None:
+            more |= {"priority": marks[0], "dedup_id": marks[1], "ttl": marks[2]}
+        return Message(message, body, tags, keys, properties, queue_id, **more)
     if type(message) is not Message:
         raise TypeError(f"message: expected Message or a topic, got {type(message).__name__}")
-    if (body, tags, keys, properties, queue_id, delay, delay_level, deliver_at) != (None, None, None, None, -1, None, 0, None):
+    given = (body, tags, keys, properties, queue_id, delay, delay_level, deliver_at, marks)
+    if given != (None, None, None, None, -1, None, 0, None, None):
         raise TypeError(FIELDS_TWICE)
     return message
+
+
+def marks_of(priority: int | None, dedup_id: str | None, ttl: timedelta | None) -> Marks | None:
+    """Return the `marks` of a message for `message_of`."""
+    return None if priority is None and dedup_id is None and ttl is None else (priority, dedup_id, ttl)
 
 
 def messages_of(
@@ -73,6 +85,12 @@ def is_special_raw(raw: bytes) -> bool:
         if name in raw:
             return True
     return False
+
+
+def has_property(message: Message, name: str) -> bool:
+    """Return whether a message has a property, encoded or not."""
+    raw = message.properties_raw
+    return name in (message.properties or ()) if raw is None else name in decode_properties(raw)
 
 
 def refused(status: PutStatus, reason: str) -> PutResult:
@@ -119,6 +137,45 @@ def put_when_free(put: Callable[[], PutResult], block_s: float) -> PutResult:
             if left_s <= 0:
                 raise
         time.sleep(min(SPACE_POLL_S, max(left_s, 0)))
+
+
+class BulkPut:
+    """A put of many messages that goes on with those that found no space."""
+
+    def __init__(self, messages: list[Message], block_s: float) -> None:
+        """Begin with all of them; `block_s`: seconds to wait for space."""
+        self.left = list(messages)
+        self._deadline = time.monotonic() + block_s
+        self._first: PutResult | None = None
+
+    def add(self, result: PutResult) -> float:
+        """Add the result of a put of `left` with `check=False`; return how long to wait before the next one, 0 at the end."""
+        lacks_space = result.status is not PutStatus.PUT_OK and isinstance(result.cause, DiskFull)
+        if lacks_space:
+            self.left = self.left[result.message_count :]
+        if self._first is None or self._first.message_count == 0:
+            self._first = result
+        else:
+            self._first.status, self._first.reason, self._first.cause = result.status, result.reason, result.cause
+            self._first.message_count += result.message_count
+        return min(SPACE_POLL_S, max(self._deadline - time.monotonic(), 0)) if lacks_space else 0
+
+    def finish(self, check: bool) -> PutResult:
+        """Return the result of all puts together, or raise its refusal."""
+        assert self._first is not None
+        if check and self._first.status is not PutStatus.PUT_OK:
+            raise rejection(self._first)
+        return self._first
+
+
+def put_many_when_free(
+    put: Callable[[list[Message]], PutResult], messages: list[Message], check: bool, block_s: float
+) -> PutResult:  # fmt: skip
+    """Put messages with `put`, which does not raise a refusal; wait for space, at most for `block_s` seconds in all."""
+    bulk = BulkPut(messages, block_s)
+    while pause_s := bulk.add(put(bulk.left)):
+        time.sleep(pause_s)
+    return bulk.finish(check)
 
 
 def encoded_pairs(pairs: dict[str, str]) -> bytes:

@@ -183,14 +183,17 @@ class Popping:
             return request.answer(TOPIC_NOT_EXIST, remark=f"topic {pop.topic} does not exist")
         tags = self._filter(fields, pop.topic, pop.group)[1]
         requested = number(fields, "queueId", ANY_QUEUE)
-        queue_ids = [requested] if requested != ANY_QUEUE else range(known.read_queues)
+        queue_ids = [requested] if requested != ANY_QUEUE else list(range(known.read_queues))
+        if known.has_priorities:
+            queue_ids.reverse()
         left = min(max(1, number(fields, "maxMsgNums", COUNT_MAX)), COUNT_MAX)
         bytes_left, invisible_ms, now_ms = BYTES_MAX, _invisible_ms(fields), self._engine.now_ms()
         pages: list[tuple[int, Page]] = []
         rest = 0
         self._turn += 1
+        first = 0 if known.has_priorities else self._turn  # as RocketMQ 5.4: the highest queue that has messages
         for step in range(len(queue_ids)):
-            queue_id = queue_ids[(self._turn + step) % len(queue_ids)]
+            queue_id = queue_ids[(first + step) % len(queue_ids)]
             key = (pop.topic, pop.group, queue_id)
             queue = self._queue(key, at_end=number(fields, "initMode") == START_AT_END)
             if queue is None:

@@ -180,6 +180,31 @@ def test_higher_priorities_come_first(connection: Any) -> None:
     assert [buffer.get(timeout=5).payload for _ in range(4)] == [1, 3, 2, 0]
 
 
+def test_a_queue_with_a_maximum_has_each_priority(folder: Path, connection: Any) -> None:
+    """Neighbours are distinct up to `x-max-priority`, higher ones count as the maximum, as in RabbitMQ."""
+    queue = kombu.Queue("q", kombu.Exchange("q"), "q", max_priority=4)
+    for number, priority in enumerate([1, 2, 9, 4, 3, 0]):
+        publish(connection, number, queue.exchange, queue.routing_key, [queue], priority=priority)
+    assert bodies(connection, queue) == [2, 3, 4, 1, 0, 5]
+    with pytest.raises(ValueError, match="x-max-priority is 0, a number from 1 to 255 wanted"):
+        kombu.Queue("r", queue_arguments={"x-max-priority": 0})(connection.default_channel).declare()
+
+
+def test_processes_that_declare_a_queue_otherwise_get_each_message(folder: Path, connection: Any) -> None:
+    """Only one of them knows the maximum; whatever step a message was put to, both consume it."""
+    plain, ranked = kombu.Queue("q", kombu.Exchange("q"), "q"), kombu.Queue("q", kombu.Exchange("q"), "q", max_priority=5)
+    for number in range(10):
+        publish(connection, number, plain.exchange, "q", [plain], priority=number)
+    with connect(folder) as other:
+        for number in range(10):
+            publish(other, 10 + number, ranked.exchange, "q", [ranked], priority=number)
+        found = bodies(other, ranked)
+        publish(other, 20, ranked.exchange, "q", [ranked], priority=5)
+    assert sorted(found) == list(range(20))
+    assert found[:2] == [9, 6]  # steps 9 and 6 of the first process
+    assert bodies(connection, plain) == [20]
+
+
 def test_a_message_expires(connection: Any) -> None:
     """An expired message is not delivered, and the next one is."""
     queue = connection.SimpleQueue("q")

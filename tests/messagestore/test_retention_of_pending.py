@@ -121,6 +121,40 @@ def test_every_kind_of_put_raises_the_same_error_on_a_full_disk(made: Setup) -> 
     assert isinstance(store.put(message(0), check=False).cause, DiskFull)
 
 
+@pytest.mark.parametrize("kind", ["messages", "bodies", "ids"])
+def test_many_puts_wait_for_space_and_each_is_stored_once(tmp_path: Path, kind: str) -> None:
+    """The log is full after some of them; those are not put again when there is space, nor counted twice."""
+    fast = {"clean_resource_interval_ms": 100, "flush_interval_consume_queue_ms": 20}
+    with open_store(tmp_path / "s", retention="consumed", max_size_bytes=2 * LOG_SIZE, **fast) as store:
+        messages = [Message("t", b"%06d" % number + bytes(3000), queue_id=0) for number in range(100)]
+        bodies = [one.body for one in messages]
+        if kind == "ids":  # the second one is a duplicate, which needs no other put either
+            messages[:1] = [Message("t", bodies[0], queue_id=0, dedup_id="x")] * 2
+        given: Any = ("t", bodies) if kind == "bodies" else (messages,)
+        fields = {"queue_id": 0} if kind == "bodies" else {}
+        with pytest.raises(StoreFull) as caught:
+            store.put_many(*given, **fields, block_s=0.1)
+        done = caught.value.message_count
+        assert 0 < done < len(messages)
+        left: Any = ("t", bodies[done:]) if kind == "bodies" else (messages[done:],)
+
+        def consume() -> None:
+            with store.consumer("t", group="g", timeout_s=20) as consumer:
+                for stored in consumer:
+                    consumer.ack(stored)
+                    taken.append(stored.body)
+                    if len(taken) == len(bodies):
+                        break
+
+        taken: list[bytes] = []
+        timer = threading.Timer(0.1, consume)
+        timer.start()
+        result = store.put_many(*left, **fields, block_s=20)
+        timer.join()
+        assert (result.status, result.message_count) == (PutStatus.PUT_OK, len(messages) - done)
+        assert taken == bodies
+
+
 def test_a_store_that_also_failed_to_sync_is_not_only_full(made: Setup) -> None:
     """Waiting for space would not help, so the error is the general one."""
     made.disk.used = 99
@@ -513,6 +547,9 @@ def test_a_put_of_another_process_waits_for_space(tmp_path: Path) -> None:
             retention.run()
         with pytest.raises(StoreFull):
             other.put("t", b"1", block_s=0.1)
+        with pytest.raises(StoreFull):
+            other.put_many("t", [b"1"], block_s=0.1)
         assert other.put("t", b"1", block_s=0.1, check=False).status is PutStatus.SERVICE_NOT_AVAILABLE
         retention.used_percent = lambda: 10  # type: ignore[method-assign]
-        assert other.put("t", b"1", block_s=20).status is PutStatus.PUT_OK  # the housekeeper finds the space
+        assert other.put_many("t", [b"1"], block_s=20).message_count == 1  # the housekeeper finds the space
+        assert other.put("t", b"1", block_s=20).status is PutStatus.PUT_OK

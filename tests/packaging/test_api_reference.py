@@ -64,5 +64,5 @@ def test_the_signature_of_a_message(world: World) -> None:
     """Names and defaults are those of the fields, in both builds."""
     parameters = inspect.signature(world.module("commitlog._message_cy").Message).parameters
     assert list(parameters)[:5] == ["topic", "body", "tags", "keys", "properties"]
-    assert set(parameters) == public_fields(Message) | {"delay", "delay_level", "deliver_at"}
+    assert set(parameters) == public_fields(Message) | {"delay", "delay_level", "deliver_at", "priority", "dedup_id", "ttl"}
     assert parameters["queue_id"].default == -1

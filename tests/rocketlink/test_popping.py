@@ -122,6 +122,18 @@ def test_messages_of_all_queues_are_popped_once(served: Served) -> None:
     assert acknowledge(served, mine[0]) == NO_MESSAGE
 
 
+def test_a_topic_with_priorities_is_popped_from_its_highest_queue(served: Served) -> None:
+    """RocketMQ 5.4 tests it with one message for each request, and begins again at the highest queue each time."""
+    served.store.create_topic("P", 4, attributes={"message.type": "PRIORITY"})
+    for priority in (0, 3, 1, 3, 9, 0):
+        served.store.put("P", b"%d" % priority, priority=priority)
+    served.store.engine.settle()
+    first = [one.body for _ in range(4) for one in pop(served, "P", maxMsgNums=1)]
+    served.store.put("P", b"2", priority=2)
+    served.store.engine.settle()
+    assert first + [one.body for one in pop(served, "P")] == [b"3", b"3", b"9", b"1", b"2", b"0", b"0"]
+
+
 def test_a_pop_request_can_name_one_queue(served: Served) -> None:
     """And a group may begin behind the last message."""
     put(served, 4)

@@ -29,6 +29,7 @@ INT32_MAX = (1 << 31) - 1
 QUEUE_TYPE = "queue.type"
 BATCH_QUEUES = "BatchCQ"  # a value of QUEUE_TYPE
 MESSAGE_TYPE = "message.type"
+PRIORITIES = "PRIORITY"  # a value of MESSAGE_TYPE
 CLEANUP_POLICY = "cleanup.policy"
 COMPACTION = "COMPACTION"  # a value of CLEANUP_POLICY
 RETENTION = "brokerstore.retention"  # not one of RocketMQ's
@@ -77,6 +78,11 @@ class TopicConfig:
     def is_batch(self) -> bool:
         """Return whether its queues are batch queues (`docs/formats/put-rules.md#batch-topics`)."""
         return self.attributes.get(QUEUE_TYPE) == BATCH_QUEUES
+
+    @property
+    def has_priorities(self) -> bool:
+        """Return whether the priority of a message chooses its queue, and consumers take the highest queue first."""
+        return self.attributes.get(MESSAGE_TYPE) == PRIORITIES
 
     @property
     def is_compacted(self) -> bool:
