@@ -20,38 +20,31 @@ RocketMQ 5.4 does.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import threading
 import time
-from collections import OrderedDict, deque
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from commitlog import PutResult, StoredMessage, any_has
+from commitlog import PutResult, StoredMessage
 from commitlog.layout import FOREVER_MS
 from commitlog.status import FINAL
 from commitlog.topic_names import DEAD_PREFIX, RETRY_PREFIX
-from consumequeue import Boundary, Queue
-from storageio import InvalidMessage, InvalidSetting, PutRejected, StoreClosed, StoreError, StoreReadOnly, StoreRewound
+from consumequeue import Boundary
+from storageio import InvalidMessage, InvalidSetting, PutRejected, StoreClosed, StoreError, StoreReadOnly
 from storageio.settings import check_type
 
 from ..broker.config.consumer_offsets import check_key
 from ..broker.services.retries import expires_ms, holds_many
-from ..property_names import TTL_MS
+from .assigned_queues import FETCH_BYTES_MAX, AssignedQueues, QueueState
 from .delivery_rules import MS_MAX, NO_RULES, DeliveryRules, duration_ms
 from .follower import CLOSE_POLL_S, IDLE_AFTER_S, IDLE_POLL_S, POLL_S
-from .polled import FETCH_COUNT, Polled
-from .queue_reader import GetStatus, QueueReader
+from .polled import FETCH_COUNT
+from .queue_reader import QueueReader
 from .retry_progress import RetryProgress, is_of_topic
 
 if TYPE_CHECKING:
     from ..broker.services.retries import Retries
     from ..parts import StoreParts
 
-FETCH_BYTES_MAX = 1 << 20
-HAS_TTL = TTL_MS.encode() + b"\x01"
-DISCOVER_S = 1.0  # interval at which a reader lists new queues
 STARTS = ("first", "last")
 IDLE_CHECK_S = 1.0  # how long the housekeeper leaves a consumer whose deliveries end later
 BUSY_CHECK_S = 0.05  # ... one that another thread uses
@@ -59,45 +52,7 @@ MISSING = ("wait", "error", None)  # None for a retry topic, which usually does 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 
 
-class _QueueState:
-    """The state of one queue that is assigned to a consumer."""
-
-    def __init__(self, position: int, turn: int = 0) -> None:
-        """Set the queue offset of the next message, and the queue's turn."""
-        self.turn = turn
-        self.position = position
-        self.fetch_at = position
-        self.ready_at = 0  # physical offset: messages before `fetch_at` were handed out before they were dispatched up to there
-        self.fetched: deque[StoredMessage] = deque()
-        self.has_ttl = False  # whether one of them may expire
-        self.pending: OrderedDict[int, int] = OrderedDict()  # delivered, not acknowledged; when the delivery ends, in ms
-        self.done: set[int] = set()  # acknowledged before an earlier one, by a consumer before this
-        self.committed = -1
-        self.is_committing = False
-
-    @property
-    def done_before(self) -> int:
-        """The queue offset before which every message is acknowledged."""
-        return next(iter(self.pending), self.position)
-
-    @contextlib.contextmanager
-    def committing(self) -> Iterator[None]:
-        """Keep the queue with its consumer until an acknowledgement is committed, so that the next one starts behind it."""
-        self.is_committing = True
-        try:
-            yield
-        finally:
-            self.is_committing = False
-
-    def hand_out(self, deadline_ms: int) -> StoredMessage:
-        """Return the next fetched message and mark it as pending."""
-        message = self.fetched.popleft()
-        self.pending[message.queue_offset] = deadline_ms
-        self.position = self.fetched[0].queue_offset if self.fetched else self.fetch_at  # a record may hold many messages
-        return message
-
-
-class Consumer(Polled):
+class Consumer(AssignedQueues):
     """An iterator over a topic's messages that waits for more.  Any thread may use it; only one at a time may iterate."""
 
     def __init__(
@@ -113,29 +68,13 @@ class Consumer(Polled):
             raise ValueError(f"start {start!r}: one of {', '.join(STARTS)}")
         if missing_topic not in MISSING:
             raise ValueError(f"missing_topic {missing_topic!r}: wait or error")
-        super().__init__(timeout_s)
-        self.topic = topic
-        self.group = group
-        self._parts = parts
+        super().__init__(parts, reader, topic, group, queues, tags, timeout_s, start)
         self._retries = retries
-        self._reader = reader
-        self._offsets = parts.consumer_offsets()
-        self._fixed = None if queues is None else sorted(set(queues))
-        self._tags = tags
         self._rules = rules
         self._has_visibility = rules.has_visibility
         self._is_suspended = False  # since a visibility time ended and until the next poll
         self._due_ms = MS_MAX  # no delivery ends earlier
-        self._start = start
-        self._lock = threading.RLock()
-        self._states: dict[int, _QueueState] = {}
-        self._turn = 0
-        self._mine: dict[int, int] = {}  # assigned queue ids, each with its turn
-        self._divided: tuple[int, list[int] | None] = (-1, None)  # what `_mine` follows from
-        self._restarts = 0
-        self._has_priorities = False  # of the topic, since the queues were assigned last
         self._expired: list[StoredMessage] = []  # pending, to be moved to the dead letters
-        self._discovered_at = -DISCOVER_S
         if missing_topic is not None and not self._list_queues() and parts.topics.get(topic) is None:
             if missing_topic == "error":
                 raise InvalidMessage(f"{parts.paths.root}: no topic {topic!r} for the consumer of group {group!r}")
@@ -158,13 +97,6 @@ class Consumer(Polled):
             if is_plain and self._parts.writable
             else None
         )
-
-    @property
-    def _shared_name(self) -> str:
-        """The name under which the consumers of a group share queues."""
-        return self.topic
-
-    # Iterating
 
     def poll(self, max_count: int = FETCH_COUNT, timeout_s: float | None = 0) -> list[StoredMessage]:
         """Return up to `max_count` messages; wait for the first until the timeout, or without limit if it is None.
@@ -308,7 +240,7 @@ class Consumer(Polled):
                 self._expire_if_free()  # what a killed consumer had
         return found
 
-    def _hand_out(self, state: _QueueState, max_count: int) -> list[StoredMessage]:
+    def _hand_out(self, state: QueueState, max_count: int) -> list[StoredMessage]:
         """Return fetched messages.
 
         One whose time to live is over waits for its move to the dead letters; one that a killed consumer had becomes pending
@@ -370,142 +302,6 @@ class Consumer(Polled):
                     LOG.warning("%s: an expired message stays for now: %s", self._parts.paths.root, error)
                     self._expired.append(message)
 
-    def _lost_queues(self) -> set[int]:
-        """Return queues that another consumer took."""
-        if self._fixed is not None:
-            return set()
-        turn_of = self._parts.sharing.turn_of
-        return {
-            queue_id
-            for queue_id, state in self._states.items()
-            if turn_of(self._shared_name, self.group, queue_id, self) != state.turn
-        }
-
-    def _check(self) -> None:
-        if self.is_closed:
-            raise StoreClosed("the consumer is closed")
-        self._parts.check_open()
-        if self._parts.writable and self._parts.dispatcher.failure is not None:
-            raise self._parts.dispatcher.failure
-
-    def _fetch(self, queue_id: int, state: _QueueState) -> None:
-        """Fetch messages, unless the queue is at its end."""
-        if state.ready_at and state.ready_at > self._parts.dispatcher.position:
-            return
-        while not state.fetched and not self.is_closed:
-            before = state.fetch_at
-            page = self._reader.page(self.topic, queue_id, before, FETCH_COUNT, FETCH_BYTES_MAX, self._tags)
-            if before > page.max_offset and not self._parts.writable:
-                raise StoreRewound(f"{self.topic}-{queue_id} ends at {page.max_offset}, and was read up to {before}")
-            state.fetched.extend(self._selected(page.messages, state))
-            state.has_ttl = any_has(page.messages, HAS_TTL)
-            state.fetch_at = page.next_offset
-            if not state.fetched:
-                state.position = page.next_offset
-            if page.next_offset == before or page.status is GetStatus.NO_MESSAGE_IN_QUEUE:
-                return
-
-    def _selected(self, messages: list[StoredMessage], state: _QueueState) -> list[StoredMessage]:
-        """Return the messages to deliver: all but fillers, which the page leaves out, and what is acknowledged already."""
-        return [message for message in messages if message.queue_offset not in state.done] if state.done else messages
-
-    # Queues
-
-    def _assign(self) -> None:
-        """Drop queues that others have now, and start those that were assigned; one that went and came back starts anew."""
-        if self._fixed is not None:
-            mine = dict.fromkeys(self._fixed, self._restarts)
-        else:
-            sharing, queue_ids = self._parts.sharing, self._discover()
-            divided = sharing.changes, queue_ids  # before the division, which another thread may change meanwhile
-            if divided == self._divided:
-                return
-            mine = sharing.share(self._shared_name, self.group, self, queue_ids)
-            self._divided = divided
-        known = self._parts.current_topics().get(self.topic)
-        self._has_priorities = known is not None and known.has_priorities
-        if self._has_priorities:
-            mine, self._turn = dict(sorted(mine.items(), reverse=True)), 0
-        if mine == self._mine and len(mine) == len(self._states):
-            return
-        states = self._states
-        kept = {queue_id for queue_id, turn in mine.items() if queue_id in states and states[queue_id].turn == turn}
-        if (
-            self._parts.sharing.hand_over_s or self.keeps_held
-        ):  # queues that are no longer assigned stay until their messages are acknowledged
-            kept |= {queue_id for queue_id in states.keys() - mine.keys() - self._lost_queues() if states[queue_id].pending}
-        for queue_id in states.keys() - kept:
-            del states[queue_id]
-        for queue_id in mine.keys() - states.keys():
-            states[queue_id] = self._first_state(queue_id, mine[queue_id])
-        self._mine = mine
-
-    @contextlib.contextmanager
-    def restarting(self) -> Iterator[None]:
-        """Keep other threads from the consumer during a `with` block that sets offsets; then begin at those offsets.
-
-        Messages in hand are no longer pending: their acknowledgements change nothing.
-        """
-        with self._lock:
-            yield
-            self._restarts += 1
-            self._states, self._mine = {}, {}
-            self._parts.sharing.renew(self._shared_name, self.group)
-
-    def in_use(self) -> tuple[list[int], int]:
-        """Return the queues in this consumer's hand, and how many messages it did not acknowledge.  Takes no lock."""
-        states = dict(self._states)
-        return sorted(states), sum(len(state.pending) for state in states.values())
-
-    def holds(self, queue_id: int) -> bool:
-        """Return whether messages of a queue are delivered and not acknowledged.  Takes no lock."""
-        state = self._states.get(queue_id)
-        return state is not None and (bool(state.pending) or state.is_committing)
-
-    def _discover(self) -> list[int] | None:
-        """Return the topic's queues; a reader lists them once a second, and in between this returns None."""
-        now = time.monotonic()
-        if self._parts.view is not None:
-            if now - self._discovered_at < DISCOVER_S:
-                return None
-            self._discovered_at = now
-        return self._list_queues()
-
-    def _list_queues(self) -> list[int]:
-        """Return the topic's queues: known in the writing process, listed from the folders in a reader."""
-        return self._parts.lookup.queue_ids(self.topic)
-
-    def _queue(self, queue_id: int) -> Queue | None:
-        """Return an ordinary or a batch queue, or None before its first message."""
-        return self._parts.lookup.get(self.topic, queue_id)
-
-    def _bounds(self, queue_id: int) -> tuple[int, int]:
-        """Return the first queue offset and the next one; 0 and 0 before the first message."""
-        return self._parts.lookup.bounds(self.topic, queue_id)
-
-    def _first_state(self, queue_id: int, turn: int) -> _QueueState:
-        state = _QueueState(self._first_position(queue_id), turn)
-        state.done = self._offsets.done(self.topic, self.group, queue_id)
-        if state.position > self._bounds(queue_id)[1]:  # acknowledged before it was dispatched
-            state.ready_at = self._parts.dispatch_limit()
-        return state
-
-    def _first_position(self, queue_id: int) -> int:
-        """Return the group's committed offset.
-
-        A group without one starts at the first message, or after the last.
-        """
-        low, high = self._bounds(queue_id)
-        committed = self._offsets.get(self.topic, self.group, queue_id)
-        if committed is not None:
-            put_next = self._parts.offsets.next_offset(self.topic, queue_id) if self._parts.writable else high
-            return min(committed, max(high, put_next))
-        if self._start == "first" or self._queue(queue_id) is None:
-            return low
-        if self._parts.writable:  # so that another consumer of the group starts there too
-            self._offsets.commit(self.topic, self.group, queue_id, high)
-        return high
-
     @property
     def queues(self) -> list[int]:
         """The queue ids that are assigned to this consumer."""
@@ -546,7 +342,7 @@ class Consumer(Polled):
                 turn = self._parts.sharing.claim(self._shared_name, self.group, queue_id, self)
             if turn < 0:
                 return
-            state = self._states[queue_id] = _QueueState(min(position, self._bounds(queue_id)[1]), turn)
+            state = self._states[queue_id] = QueueState(min(position, self._bounds(queue_id)[1]), turn)
             state.done = self._offsets.done(self.topic, self.group, queue_id)
             ends = zip(held, deadlines_ms or [self._deadline_ms()] * len(held), strict=True)
             state.pending.update(
@@ -568,7 +364,7 @@ class Consumer(Polled):
         with self._lock:
             self._give_back(queue_id, self._state(queue_id), 0)
             low, high = self._bounds(queue_id)
-            self._states[queue_id] = _QueueState(min(max(offset, low), high))
+            self._states[queue_id] = QueueState(min(max(offset, low), high))
 
     def seek_to_time(self, timestamp_ms: int, boundary: Boundary = Boundary.LOWER) -> None:
         """Continue in every assigned queue at the first message stored at or after a time.
@@ -588,11 +384,11 @@ class Consumer(Polled):
             requested = self.queues if queue_id is None else [queue_id]
             return sum(self._lag(self._state(one), one) for one in requested)
 
-    def _lag(self, state: _QueueState, queue_id: int) -> int:
+    def _lag(self, state: QueueState, queue_id: int) -> int:
         low, high = self._bounds(queue_id)
         return max(0, high - max(state.done_before, low))
 
-    def _state(self, queue_id: int) -> _QueueState:
+    def _state(self, queue_id: int) -> QueueState:
         self._check()
         self._parts.settle()
         self._assign()
@@ -631,12 +427,12 @@ class Consumer(Polled):
         if self._parts.config.is_sync_flush:
             self._offsets.sync()
 
-    def _acked(self, queue_id: int, queue_offset: int, state: _QueueState) -> None:
+    def _acked(self, queue_id: int, queue_offset: int, state: QueueState) -> None:
         self._commit(queue_id, state)
         if queue_offset > state.committed:
             self._offsets.add_done(self.topic, self.group, queue_id, queue_offset)
 
-    def _holding(self, topic: str, queue_id: int, queue_offset: int) -> _QueueState | None:
+    def _holding(self, topic: str, queue_id: int, queue_offset: int) -> QueueState | None:
         """Return the state of the queue in which a message is pending, or None."""
         if self._has_visibility:
             self._expire_if_free()
@@ -645,7 +441,7 @@ class Consumer(Polled):
         is_held = state is not None and topic == self.topic and queue_offset in state.pending
         return state if is_held and not self._is_over(state, queue_offset) else None
 
-    def _is_over(self, state: _QueueState | None, queue_offset: int) -> bool:
+    def _is_over(self, state: QueueState | None, queue_offset: int) -> bool:
         return self._has_visibility and state is not None and state.pending[queue_offset] <= self._now_ms()
 
     def nack(self, message: StoredMessage, *, delay_level: int = 0) -> PutResult | None:
@@ -767,7 +563,7 @@ class Consumer(Polled):
                     self._end_delivery(queue_id, offset, state)
         self._due_ms = min((end for state in self._states.values() for end in state.pending.values()), default=MS_MAX)
 
-    def _end_delivery(self, queue_id: int, queue_offset: int, state: _QueueState) -> None:
+    def _end_delivery(self, queue_id: int, queue_offset: int, state: QueueState) -> None:
         """Send a message back, or to the dead letters, and acknowledge it."""
         assert self._retries is not None, "a writer has them"
         page = self._reader.page(self.topic, queue_id, queue_offset, 1, FETCH_BYTES_MAX, None)
@@ -788,7 +584,7 @@ class Consumer(Polled):
             self._acked(queue_id, queue_offset, state)
         self._sync()
 
-    def _keep(self, queue_id: int, queue_offset: int, state: _QueueState, error: StoreError) -> None:
+    def _keep(self, queue_id: int, queue_offset: int, state: QueueState, error: StoreError) -> None:
         """Leave a message that cannot be sent back, such as one of too many properties, to the consumer that has it.
 
         One that nobody has is delivered once more, with those behind it.
@@ -812,7 +608,7 @@ class Consumer(Polled):
                 state.fetched.clear()
                 state.position = state.fetch_at = queue_offset
 
-    def _give_back(self, queue_id: int, state: _QueueState, start: int) -> None:
+    def _give_back(self, queue_id: int, state: QueueState, start: int) -> None:
         """Forget that messages are in hand, from an offset on: these deliveries do not count."""
         offsets = [offset for offset in state.pending if offset >= start]
         for offset in offsets:
@@ -844,7 +640,7 @@ class Consumer(Polled):
             self._offsets.sync()
         self._sync()
 
-    def _commit(self, queue_id: int, state: _QueueState) -> None:
+    def _commit(self, queue_id: int, state: QueueState) -> None:
         done_before = state.done_before
         if done_before != state.committed:
             self._offsets.commit(self.topic, self.group, queue_id, done_before)
@@ -910,14 +706,14 @@ class _RetryReader(Consumer):
         progress.begin_at(low)
         return min(progress.base, high)
 
-    def _selected(self, messages: list[StoredMessage], state: _QueueState) -> list[StoredMessage]:
+    def _selected(self, messages: list[StoredMessage], state: QueueState) -> list[StoredMessage]:
         return [
             message
             for message in messages
             if is_of_topic(message, self._origin) and not self._progress(message.queue_id).is_done(message.queue_offset)
         ]
 
-    def _acked(self, queue_id: int, queue_offset: int, state: _QueueState) -> None:
+    def _acked(self, queue_id: int, queue_offset: int, state: QueueState) -> None:
         self._done(queue_id, queue_offset)
 
     def commit(self, *, sync: bool = False) -> None:

@@ -350,6 +350,26 @@ class Model:
         for number in [number for number, (_, _, end_ms) in self.in_hand.items() if end_ms <= now_ms]:
             self.end(number)
 
+    def answer(self, consumer: Any, action: str, number: int, now_ms: int) -> None:
+        """Let a consumer acknowledge, send back or extend what it has: refused once the time of the delivery is over."""
+        _, message, end_ms = self.in_hand[number]
+        is_in_time = end_ms > now_ms
+        if action == "ack":
+            assert consumer.ack(message) is is_in_time
+        elif action == "nack":
+            assert (consumer.nack(message, delay_level=1) is not None) is is_in_time
+        else:
+            assert consumer.extend(message, 60) is is_in_time
+        self.end_over(now_ms)
+        if is_in_time and action == "ack":
+            del self.in_hand[number]
+            self.acked.add(number)
+        elif is_in_time and action == "nack":
+            self.end(number)
+            self.waits_until[number] = now_ms + 1000
+        elif is_in_time:
+            self.in_hand[number] = consumer, message, now_ms + 60_000
+
     def deliver(self, consumer: Any, message: Any, now_ms: int) -> None:
         number = int(message.body[:8])
         assert number not in self.acked, "an acknowledged message came again"
@@ -361,6 +381,21 @@ class Model:
         if message.topic == "T":
             before = range(number % 3, number, 3)  # the same queue
             assert all(one in self.acked or one in self.in_hand or one in self.counted for one in before), "out of order"
+
+
+def drain(store: Any, model: Model, clock: Clock) -> None:
+    """Acknowledge all that comes, until nothing waits."""
+    with consumer_of(store, max_deliveries=4) as consumer:
+        for _ in range(3):
+            clock.now_ms += 1000
+            deliver(store)
+            while found := taken(consumer):
+                for message in found:
+                    model.deliver(consumer, message, clock.now_ms)
+                    assert consumer.ack(message)
+                    number = int(message.body[:8])
+                    del model.in_hand[number]
+                    model.acked.add(number)
 
 
 @pytest.mark.deep
@@ -386,24 +421,7 @@ def test_random_programs_of_consumers_follow_the_model(world: Any, tmp_path: Pat
             for message in consumer.poll(chance.randrange(1, 6)):
                 model.deliver(consumer, message, clock.now_ms)
         elif action in ("ack", "nack", "extend") and own:
-            number = chance.choice(own)
-            _, message, end_ms = model.in_hand[number]
-            is_in_time = end_ms > clock.now_ms
-            if action == "ack":
-                assert consumer.ack(message) is is_in_time
-            elif action == "nack":
-                assert (consumer.nack(message, delay_level=1) is not None) is is_in_time
-            else:
-                assert consumer.extend(message, 60) is is_in_time
-            model.end_over(clock.now_ms)
-            if is_in_time and action == "ack":
-                del model.in_hand[number]
-                model.acked.add(number)
-            elif is_in_time and action == "nack":
-                model.end(number)
-                model.waits_until[number] = clock.now_ms + 1000
-            elif is_in_time:
-                model.in_hand[number] = consumer, message, clock.now_ms + 60_000
+            model.answer(consumer, action, chance.choice(own), clock.now_ms)
         elif action == "wait":
             end_times(store, clock, chance.choice([1, 10, 31]))
             model.end_over(clock.now_ms)
@@ -434,17 +452,7 @@ def test_random_programs_of_consumers_follow_the_model(world: Any, tmp_path: Pat
         consumer.close()
     model.end_over(clock.now_ms)
     model.in_hand.clear()
-    with consumer_of(store, max_deliveries=4) as consumer:
-        for _ in range(3):
-            clock.now_ms += 1000
-            deliver(store)
-            while found := taken(consumer):
-                for message in found:
-                    model.deliver(consumer, message, clock.now_ms)
-                    assert consumer.ack(message)
-                    number = int(message.body[:8])
-                    del model.in_hand[number]
-                    model.acked.add(number)
-        assert model.acked | model.dead == set(range(put))
-        assert sorted(numbers(read_all(store, DEAD))) == sorted(model.dead)
+    drain(store, model, clock)
+    assert model.acked | model.dead == set(range(put))
+    assert sorted(numbers(read_all(store, DEAD))) == sorted(model.dead)
     store.close()
