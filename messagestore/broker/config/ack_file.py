@@ -197,6 +197,8 @@ class AckFile:
         for queue in self._queues.values():
             queue.saved = queue.saving
             self._store(queue.at + 1, queue.saved)
+        if self._is_failed:
+            self._write_again()
 
     def sync(self) -> None:
         """Return when every change made before the call is on the disk; one sync covers all callers that wait."""
@@ -241,6 +243,8 @@ class AckFile:
     def _append(self, row: bytes) -> None:
         """Append a row; write the whole file again if it is full."""
         self._changes += 1
+        if self._is_failed:  # `end_save` tries again
+            return
         if self._map is None or self._end + len(row) > len(self._map.view):
             self._write_again()
             return
@@ -248,19 +252,24 @@ class AckFile:
         self._end += len(row)
 
     def _write_again(self) -> None:
-        """Replace the file by one with the rows that still count."""
-        if self._is_failed:
-            return
+        """Replace the file by one with the rows that still count; without space go on without a file."""
         try:
             with self._syncing:
                 self._replace()
         except DiskError as error:
-            self._is_failed = True
             self._release()
-            LOG.error("%s: a kill will repeat what is acknowledged from now on: %s", self._path, error)
+            if not self._is_failed:
+                LOG.error("%s: a kill will repeat what is acknowledged from now on: %s", self._path, error)
+            self._is_failed = True
+        else:
+            if self._is_failed:
+                LOG.warning("%s: a kill repeats nothing that is acknowledged", self._path)
+            self._is_failed = False
 
     def _replace(self) -> None:
-        rows = bytearray(HEAD.pack(MAGIC, self._process_id, self._process_id))
+        # While a process opens the store, the abort file still names the one before, which the last file's header has.
+        header = _read_header(self._disk, self._path) or (MAGIC, self._process_id, self._process_id)
+        rows = bytearray(HEAD.pack(*header))
         for number, queue in enumerate(self._queues.values()):
             queue.number = number
             queue.has_done_rows = bool(queue.done)
@@ -300,11 +309,41 @@ class AckFile:
             self._disk.delete(self._path)
 
 
-def take_over(disk: Disk, folder: str, process_id: int) -> None:
-    """Record who opens the store next, before the abort file names it: a kill in between leaves the file valid."""
+def take_over(disk: Disk, folder: str, before: int | None, process_id: int) -> None:
+    """Record who opens the store next, before the abort file names it: a kill in between leaves the file valid.
+
+    `before`: the process that the abort file names still. A file that is not of this process is deleted: the next writer's
+    name would make it valid.
+    """
     path = os.path.join(folder, NAME)
+    header = _read_header(disk, path)
+    if header is None:
+        return
+    if header[0] != MAGIC or (before or 0) not in header[1:]:
+        disk.delete(path)
+        return
+    _write_header(disk, path, before or 0, process_id, syncs=True)
+
+
+def end_take_over(disk: Disk, folder: str, process_id: int) -> None:
+    """Record that the abort file names the writer. Without a sync, because a power failure leaves a valid header too."""
+    path = os.path.join(folder, NAME)
+    if _read_header(disk, path) is not None:
+        _write_header(disk, path, process_id, process_id, syncs=False)
+
+
+def _read_header(disk: Disk, path: str) -> tuple[bytes, int, int] | None:
+    """Return magic and process ids of the file, or None if there is no such file."""
     found = disk.stat(path)
-    if found is not None and found.kind is Kind.FILE and found.size_bytes >= HEAD.size:
-        with disk.open(path, Mode.WRITE) as file:
-            file.write(16, struct.pack("=q", process_id))
+    if found is None or found.kind is not Kind.FILE or found.size_bytes < HEAD.size:
+        return None
+    with disk.open(path, Mode.READ) as file:
+        magic, writer, next_writer = HEAD.unpack(file.read(0, HEAD.size))
+    return magic, writer, next_writer
+
+
+def _write_header(disk: Disk, path: str, writer: int, next_writer: int, *, syncs: bool) -> None:
+    with disk.open(path, Mode.WRITE) as file:
+        file.write(0, HEAD.pack(MAGIC, writer, next_writer))
+        if syncs:
             file.sync()
