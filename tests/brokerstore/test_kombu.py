@@ -306,6 +306,39 @@ def test_a_full_store_defers_the_table(connection: Any, monkeypatch: pytest.Monk
     assert not shared.put_bytes
 
 
+def test_a_declaration_that_a_full_store_refused_is_put_when_there_is_space(
+    connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process uses the queue meanwhile, so its worker can empty the store. Messages of transient queues are dropped."""
+    connection.connect()
+    opened = connection.transport.opened
+
+    def refuse(*_event: Any) -> None:
+        raise StoreFull(PutStatus.SERVICE_NOT_AVAILABLE)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(opened.store, "put", refuse)
+        for name, is_transient in (("tasks", False), ("events", True), ("gone", False)):
+            connection.channel().queue_declare(name, auto_delete=is_transient)
+        connection.channel().exchange_declare("e", "direct")
+        connection.channel().queue_bind("events", "e", "key")
+        with pytest.raises(StoreFull):
+            opened.bindings.delete("gone")
+        producer = connection.Producer()
+        producer.publish("dropped", routing_key="events")
+        with pytest.raises(StoreFull):
+            producer.publish("refused", routing_key="tasks")
+        assert [one.queue for one in opened.bindings.table("e")] == ["events"]
+        opened.bindings.repeat()
+        assert not bindings_module.Bindings(opened.store).is_declared("tasks")
+    opened.bindings.repeat()
+    other = bindings_module.Bindings(opened.store)
+    assert other.is_declared("tasks")
+    assert other.is_transient("events")
+    assert not other.is_declared("gone")
+    assert [one.queue for one in other.table("e")] == ["events"]
+
+
 def test_a_store_that_cannot_be_opened_is_a_connection_error(tmp_path: Path) -> None:
     """kombu tries again, or takes another store."""
     (tmp_path / "file").write_text("no folder")

@@ -63,7 +63,7 @@ class KillRun:
         self._is_alive = Counters(LIVES)
         self._two_hands, self._repeats, self._again, self._skips = (Counters(LIVES) for _ in range(4))
         self._consumer_kills = 0
-        self._owner_kills = Counters(1)
+        self._owner_kills, self._owner_deaths = Counters(1), Counters(1)  # begun and ended
         self._killed_at = Counters(OWNER_KILLS)
         self._pause_us = Counters((PRODUCERS + CONSUMERS) * OWNER_KILLS)
         self._lives: list[list[int]] = [[] for _ in range(PRODUCERS + CONSUMERS)]
@@ -143,20 +143,21 @@ class KillRun:
 
     def _acknowledge(self, consumer: Any, message: Any) -> None:
         mark = _mark(message)
+        deaths = self._owner_deaths[0]
         self._holder[mark], self._asked[mark] = 0, 1
         if consumer.ack(message):
             self._done[mark] = 1
-        else:
+        elif self._owner_kills[0] == deaths:  # otherwise an owner may have done it before its end
             self._asked[mark] = 0
 
     def _send_back(self, consumer: Any, message: Any) -> None:
         """Send a message back; if a process is killed meanwhile, it may come twice."""
-        mark, kills = _mark(message), self._owner_kills[0]
+        mark, deaths = _mark(message), self._owner_deaths[0]
         was_doubled = self._doubled[mark]
         self._holder[mark], self._doubled[mark] = 0, 1
         if consumer.nack(message, delay_level=1) is not None:
             self._taken[mark] = 0
-        self._doubled[mark] = was_doubled or self._owner_kills[0] != kills
+        self._doubled[mark] = was_doubled or self._owner_kills[0] != deaths
 
     # Kills
 
@@ -185,6 +186,7 @@ class KillRun:
             self._killed_at[self._owner_kills[0] + 1] = int(1e6 * time.monotonic())
             self._owner_kills[0] += 1
         child.kill()
+        self._owner_deaths[0] = self._owner_kills[0]
         if position < PRODUCERS:
             self._promised[position, life] = self._acknowledged[position]
         if again:
