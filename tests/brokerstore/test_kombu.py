@@ -14,9 +14,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
+from uuid import UUID
 
 import pytest
 
@@ -287,6 +289,18 @@ def test_a_table_does_not_undo_what_another_process_did_meanwhile(connection: An
         fresh = bindings_module.Bindings(store)
         assert fresh.table("e") == []
         assert not fresh.is_declared("q")
+
+
+def test_headers_may_have_values_without_a_type_in_json(connection: Any) -> None:
+    """As with kombu's other transports; a value that kombu cannot write is refused."""
+    headers = {"at": datetime(2026, 1, 2, tzinfo=UTC), "id": UUID(int=7), "text": '"__type__"'}
+    queue = connection.SimpleQueue("q")
+    queue.put("x", headers=headers)
+    message = queue.get(timeout=5)
+    assert {name: message.headers[name] for name in headers} == headers
+    message.ack()
+    with pytest.raises(TypeError):
+        queue.put("x", headers={"object": object()})
 
 
 def test_a_full_store_defers_the_table(connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:
