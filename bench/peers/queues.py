@@ -112,7 +112,7 @@ class Huey:
 
 
 class PersistQueue:
-    """persist-queue's SQLiteAckQueue."""
+    """persist-queue's SQLiteAckQueue, which keeps a job until it is acknowledged."""
 
     def __init__(self, folder: Path, is_synced: bool) -> None:
         import persistqueue

@@ -37,6 +37,8 @@ except ModuleNotFoundError:
     QoSBase: Any = _Missing
 else:
     TransportBase, ChannelBase, QoSBase = virtual.Transport, virtual.Channel, virtual.QoS
+    _dumps: Any = kombu_json.dumps
+    _loads: Any = kombu_json.loads
     kombu_json.register_type(StoreConfig, None, _named)  # for the answer to Celery's `inspect stats`
 
 
@@ -45,13 +47,13 @@ def packed(message: dict[str, Any]) -> bytes:
     try:
         return json.dumps(message).encode()
     except TypeError:
-        text: str = kombu_json.dumps(message)
+        text: str = _dumps(message)
         return text.encode()
 
 
 def unpacked(body: bytes) -> dict[str, Any]:
     """Return the message of `packed`."""
-    found: dict[str, Any] = kombu_json.loads(body) if b'"__type__"' in body else json.loads(body)
+    found: dict[str, Any] = _loads(body) if b'"__type__"' in body else json.loads(body)
     return found
 
 

@@ -56,7 +56,7 @@ class KillRun:
         # Of each message by its number:
         self._holder = Counters(PRODUCERS * OFFSETS)  # the life of a consumer that has it
         self._taken = Counters(PRODUCERS * OFFSETS)  # whether a consumer got it, and did not send it back since
-        self._asked = Counters(PRODUCERS * OFFSETS)  # whether an acknowledgement began
+        self._begun = Counters(PRODUCERS * OFFSETS)  # whether an acknowledgement began
         self._done = Counters(PRODUCERS * OFFSETS)  # whether an acknowledgement was confirmed
         self._doubled = Counters(PRODUCERS * OFFSETS)  # whether a kill may have come between its retry and its acknowledgement
         self._delivered = Counters(PRODUCERS * OFFSETS)  # whether the message of a queue offset was
@@ -144,11 +144,11 @@ class KillRun:
     def _acknowledge(self, consumer: Any, message: Any) -> None:
         mark = _mark(message)
         deaths = self._owner_deaths[0]
-        self._holder[mark], self._asked[mark] = 0, 1
+        self._holder[mark], self._begun[mark] = 0, 1
         if consumer.ack(message):
             self._done[mark] = 1
         elif self._owner_kills[0] == deaths:  # otherwise an owner may have done it before its end
-            self._asked[mark] = 0
+            self._begun[mark] = 0
 
     def _send_back(self, consumer: Any, message: Any) -> None:
         """Send a message back; if a process is killed meanwhile, it may come twice."""
@@ -244,7 +244,7 @@ class KillRun:
 
     def _missing(self, stored: set[int]) -> set[int]:
         """Return the messages that were not acknowledged; a kill may come between an acknowledgement and its note here."""
-        return {mark for mark in stored if not self._done[mark] and not self._asked[mark]}
+        return {mark for mark in stored if not self._done[mark] and not self._begun[mark]}
 
     def pauses_ms(self) -> list[float]:
         """Return, sorted, the longest pause of each process after each kill of an owner."""
