@@ -14,7 +14,7 @@ import os
 from commitlog.layout import FOREVER_MS
 from storageio import Disk, Entry, Mode
 
-from .broker.config.ack_file import take_over
+from .broker.config.ack_file import end_take_over, take_over
 from .checkpoint import FILE_NAME as CHECKPOINT_NAME
 from .checkpoint import read_checkpoint
 from .paths import OWN_FOLDER
@@ -60,15 +60,15 @@ class AbortFile:
 
     def create(self, process_id: int, *, is_after_clean_stop: bool = False) -> None:
         """Create the file durably.  An existing one is rewritten in place, so that it never disappears."""
-        own = os.path.join(self._folder, OWN_FOLDER)
-        take_over(self._disk, own, self.read_process_id(), process_id)
+        own_folder = os.path.join(self._folder, OWN_FOLDER)
+        take_over(self._disk, own_folder, self.read_process_id(), process_id)
         with self._disk.open(self.path, Mode.CREATE) as file:
             text = str(process_id).encode() + (b" " + _CLEAN if is_after_clean_stop else b"")
-            file.write(0, text)
+            file.write(0, text.ljust(file.size()))  # a kill before the next line leaves no part of the last text
             file.truncate(len(text))
             file.sync()
         self._disk.sync_folder(self._folder)
-        take_over(self._disk, own, process_id, process_id)
+        end_take_over(self._disk, own_folder, process_id)
 
     def remove(self) -> None:
         """Remove the file durably, as the last step of a clean stop.  A missing file is no error."""

@@ -161,6 +161,7 @@ class Engine(StoreParts):
     def _start(self) -> None:
         """Create the abort file, then start the threads; the file shows later openers that the store was in use."""
         self.abort_file.create(process_id())
+        self.retention.start()
         self._start_threads()
         self.flags.open(self.config.broker_role is not Role.SLAVE)
 

@@ -155,8 +155,7 @@ class StoreParts:
                     table.restore(self._read_acks())
                 elif not table.is_in_rocksdb:
                     kept = table.restore(self.acked, self.lookup.end_of)
-                    last = self.abort_file.read_process_id() or 0
-                    table.record_to(AckFile(self.disk, self.paths.own, process_id(), kept, last))
+                    table.record_to(AckFile(self.disk, self.paths.own, process_id(), kept))
             return self._consumer_offsets
 
     def _read_acks(self) -> list[AckedQueue]:

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from . import embedded, folders, growth, live, rocketmq, shared
+from . import embedded, folders, growth, live, queues, rocketmq, shared
 from .java_store import JavaStores, why_not
 from .turns import Row, line
 
@@ -50,6 +50,7 @@ def rows(arguments: argparse.Namespace, folder: Path) -> Iterator[Row]:
             growth.index_rows(folder, arguments.rounds, is_selected),
         ),
         "shared": lambda: shared.rows(folder, arguments.rounds, arguments.scale, is_selected),
+        "queues": lambda: queues.rows(folder, arguments.rounds, arguments.scale, is_selected),
         "live": lambda: live.rows(folder, arguments.rounds, arguments.scale, is_selected),
         "memory": lambda: growth.memory_rows(folder, arguments.scale, is_selected),
     }

@@ -13,7 +13,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-SECTIONS = ("shared", "live", "folders")  # names of their rows begin with it and a colon; the others depend on the peer
+SECTIONS = (
+    "shared",
+    "queues",
+    "live",
+    "folders",
+)  # names of their rows begin with it and a colon; the others depend on the peer
 BLOCK = re.compile(r"(<!-- rows: (\w+) -->\n).*?(<!-- end of rows -->)", re.DOTALL)
 TITLES = {"rocketmq": "brokerstore against RocketMQ's store", "embedded": "brokerstore against embedded stores"}
 

@@ -6,18 +6,25 @@ repeats its own from time to time. What no process repeats is forgotten if it is
 So that retention can delete old messages, a process that uses the store puts the whole table now and then, with the offset
 that it has read up to, and acknowledges what comes before that. A process that lacks earlier messages begins with the last
 table and applies what followed the offset.
+
+A full store refuses declarations, but a worker that could not declare its queues could not empty it. So the process applies
+what is refused to itself, and puts it when there is space.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from commitlog import Message
 from messagestore import SharedStore
 from storageio import REAL_DISK, StoreFull
 
+LOG = logging.getLogger("brokerstore.kombu")
 TOPIC = "kombu_bindings"
 REPEAT_MS = 30 * 60 * 1000
 TABLE_MS = 60 * 1000
@@ -47,6 +54,7 @@ class Bindings:
         self._queues: dict[str, bool] = {}  # whether it is transient
         self._tables: dict[str, dict[Binding, int]] = {}
         self._own: set[str] = set()  # declarations and bindings of this process, as JSON
+        self._refused: list[str] = []  # those that a full store refused
         self._repeated_ms = self._tabled_ms = REAL_DISK.now_ms()
         self.put_bytes = 0  # what this process put since the last table
         self._table_bytes = min(TABLE_BYTES, (store.config.max_size_bytes or TABLE_BYTES * MAX_SHARE) // MAX_SHARE)
@@ -70,6 +78,8 @@ class Bindings:
                 if offset >= start:
                     self._apply(event, time_ms)
                 self._position = offset + 1
+            for text in self._refused:  # a table of another process does not have them
+                self._apply(json.loads(text), REAL_DISK.now_ms())
 
     def _begin_with(self, position: int, queues: dict[str, bool], rows: list[list[Any]]) -> int:
         """Replace what is known by a table; return the offset of the first message that it does not contain."""
@@ -104,10 +114,27 @@ class Bindings:
             if text in self._own:
                 return
             self._own.add(text)
-        self._put(*event)
+        try:
+            self._put(*event)
+        except StoreFull as error:
+            LOG.warning("other processes will know %s when there is space: %s", text, error)
+            with self._guard:
+                self._refused.append(text)
+                self._apply(list(event), REAL_DISK.now_ms())
+
+    def _put_refused(self) -> None:
+        """Put the declarations that a full store refused, if there is space now."""
+        with self._guard:
+            try:
+                while self._refused:
+                    self._put(*json.loads(self._refused[0]))
+                    del self._refused[0]
+            except StoreFull:
+                return
 
     def repeat(self) -> None:
         """Put the declarations and bindings of this process again, if the last time was REPEAT_MS ago."""
+        self._put_refused()
         now_ms = REAL_DISK.now_ms()
         with self._guard:
             if now_ms - self._repeated_ms < REPEAT_MS:
@@ -115,10 +142,12 @@ class Bindings:
             self._repeated_ms = now_ms
             events = [json.loads(text) for text in sorted(self._own, reverse=True)]  # queues before their bindings
         for event in events:
-            self._put(*event)
+            with suppress(StoreFull):  # the next repetition is early enough
+                self._put(*event)
 
     def compact(self) -> None:
         """Put the table and acknowledge what it contains, after TABLE_MS or TABLE_BYTES, unless nothing was put."""
+        self._put_refused()
         if not self._is_table_due():
             return
         with self._guard:
@@ -171,14 +200,19 @@ class Bindings:
     def unbind(self, exchange: str, binding: Binding) -> None:
         """Remove a binding for all processes."""
         with self._guard:
-            self._own.discard(json.dumps(("bind", exchange, *binding)))
+            self._forget(lambda event: event == ["bind", exchange, *binding])
         self._put("unbind", exchange, *binding)
 
     def delete(self, queue: str) -> None:
         """Remove a queue and its bindings."""
         with self._guard:
-            self._own = {text for text in self._own if not _is_about(json.loads(text), queue)}
+            self._forget(lambda event: _is_about(event, queue))
         self._put("delete", queue)
+
+    def _forget(self, is_meant: Callable[[list[Any]], bool]) -> None:
+        """Forget declarations and bindings of this process."""
+        self._own = {text for text in self._own if not is_meant(json.loads(text))}
+        self._refused = [text for text in self._refused if not is_meant(json.loads(text))]
 
     def table(self, exchange: str) -> list[Binding]:
         """Return the bindings of an exchange, without those of transient queues whose process ended long ago."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from queue import Empty
 from typing import Any
@@ -11,10 +12,11 @@ from messagestore.shared.news import Watch
 from storageio.readable_flag import ReadableFlag
 
 CHECK_S = 1.0
+TURN_S = 0.001
 
 
 class LoopReader:
-    """Delivers a transport's messages in a loop: one in each turn, so that timers and signals have theirs.
+    """Delivers a transport's messages in a loop: for TURN_S in each turn, so that timers and signals have theirs.
 
     The loop watches a flag. It is set when the store has new messages, and when a consumer may take one again. Each CHECK_S
     seconds it is set as well: for queues that another process left, and for topics of other priorities.
@@ -41,10 +43,13 @@ class LoopReader:
         self.wake()
 
     def _deliver(self) -> None:
-        """Deliver a message, and come again; without one wait for the next news."""
+        """Deliver messages for TURN_S, and come again; without one wait for the next news."""
         self._flag.clear()
+        end = time.monotonic() + TURN_S
         try:
             self._deliver_one()
+            while time.monotonic() < end:
+                self._deliver_one()
         except Empty:
             self._watch.arm()
         else:

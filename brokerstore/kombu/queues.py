@@ -13,7 +13,7 @@ from typing import Protocol
 from brokerstore.migrate import topic_of
 from commitlog import Message, StoredMessage
 from messagestore import SharedConsumer, SharedStore
-from storageio import InvalidMessage
+from storageio import InvalidMessage, StoreFull
 
 from .bindings import TOPIC as BINDINGS_TOPIC
 
@@ -206,7 +206,8 @@ class TaskQueue:
 class TransientQueue:
     """A queue of one process: messages of one topic that have its name as their tag, from its declaration by this process on.
 
-    Each process that consumes gets every message. Nothing is kept when the process ends.
+    Each process that consumes gets every message. Nothing is kept when the process ends, and a full store drops messages: a
+    worker that could not send its events and answers could not empty it.
     """
 
     def __init__(self, store: SharedStore, name: str) -> None:
@@ -215,11 +216,18 @@ class TransientQueue:
         self._tag = topic_of(name)
         self._ready: list[StoredMessage] = []
         self._position = store.max_offset(TRANSIENT_TOPIC, 0)
+        self._drops = False
 
     def put(self, body: bytes, priority: int) -> None:
         """Add a message for the processes that declared the queue."""
         properties = {PRIORITY: str(priority)}
-        self._store.put(Message(TRANSIENT_TOPIC, body, tags=self._tag, queue_id=0, properties=properties))
+        try:
+            self._store.put(Message(TRANSIENT_TOPIC, body, tags=self._tag, queue_id=0, properties=properties))
+            self._drops = False
+        except StoreFull as error:
+            if not self._drops:
+                LOG.warning("messages for %s are dropped: %s", self._tag, error)
+            self._drops = True
 
     def get(self) -> StoredMessage | None:
         """Return the next message, of the highest priority first, or None."""

@@ -7,7 +7,6 @@ that is killed in between delivers it twice and never loses it.
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
@@ -22,7 +21,7 @@ from messagestore.broker.config.topics import KEEPS_NO_FILES
 from messagestore.shared.store import connect
 from storageio import REAL_DISK, StoreError, process_id
 
-from .base import SCHEME, ChannelBase, QoSBase, TransportBase
+from .base import SCHEME, ChannelBase, QoSBase, TransportBase, packed, unpacked
 from .bindings import Binding, Bindings
 from .loop_reader import LoopReader
 from .queues import PRIORITY_MAX, TRANSIENT_TOPIC, KombuQueue, TaskQueue, TransientQueue, earlier_topic
@@ -132,7 +131,7 @@ class Channel(ChannelBase):  # type: ignore[misc]
         return payload
 
     def _put(self, queue: str, message: dict[str, Any], **_options: Any) -> None:
-        bindings, body = self.connection.opened.bindings, json.dumps(message).encode()
+        bindings, body = self.connection.opened.bindings, packed(message)
         highest = self.connection.max_priorities.get(queue, PRIORITY_MAX)
         self.connection.queue(queue).put(body, min(self._get_message_priority(message), highest))
         bindings.put_bytes += len(body)
@@ -353,7 +352,7 @@ class Transport(TransportBase):  # type: ignore[misc]
         """Return the next message of a queue for kombu, with a tag of this delivery; None without one."""
         queue = self.queue(name)
         while (message := queue.get()) is not None:
-            payload: dict[str, Any] = json.loads(message.body)
+            payload = unpacked(message.body)
             if not _is_expired(payload, message):
                 tag = payload["properties"]["delivery_tag"] = uuid4().hex
                 self.held[tag] = _Held(queue, name, message)

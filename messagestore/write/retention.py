@@ -100,6 +100,11 @@ class Retention:
         if self._keeps_pending:
             log.queue.size_max = self._size_max
 
+    def start(self) -> None:
+        """Refuse puts from the beginning on a disk that is nearly full: a process that starts again there would fill it."""
+        if self._keeps_pending:
+            self._warn(self.used_percent())
+
     def run_due(self) -> None:
         """Call `check` ten times in a clean interval and `run` once; under "limits" the first time after a minute."""
         began = time.monotonic()

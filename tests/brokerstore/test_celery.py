@@ -8,6 +8,7 @@ import random
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ pytest.importorskip("celery", reason="Celery is not installed")
 
 from messagestore import MessageStore
 from tests.brokerstore.celery_site import Site, pool_processes
+from tests.faults.small_disk import can_mount, fill_to, mounted
 from tests.helpers import until
 
 pytestmark = pytest.mark.deep
@@ -110,3 +112,54 @@ def test_no_task_is_lost_when_workers_and_the_owner_are_killed(site: Site) -> No
         site.start(*PROCESSES)
     until(lambda: len(set(site.ran())) == 600, 300)
     assert len(list(site.folder.glob("died-*"))) == 6
+
+
+FULL_APP = (
+    APP.replace('os.path.abspath("tasks")', 'os.path.abspath("disk/tasks")')
+    + """
+app.conf.broker_transport_options = {"config": brokerstore.StoreConfig.small(clean_resource_interval_ms=100)}
+"""
+)
+FULL_SEND = """
+from brokerstore import StoreFull
+try:
+    jobs.mark.apply_async((8000,), retry=bool(int(sys.argv[1])))
+except jobs.mark.OperationalError as error:
+    found = isinstance(error.__cause__, StoreFull)
+else:
+    found = None
+"""
+WAITING_SEND = """
+while True:
+    try:
+        jobs.mark.delay(8000)
+        break
+    except jobs.mark.OperationalError:
+        time.sleep(0.2)
+found = None
+"""
+
+
+@can_mount
+@pytest.mark.timeout(400)
+def test_tasks_wait_while_another_program_fills_the_disk(tmp_path: Path) -> None:
+    """8,000 tasks stay; another is refused with Celery's own error, and taken when there is space."""
+    with mounted("tmpfs", 96 << 10) as disk:
+        (tmp_path / "disk").symlink_to(disk)
+        site = Site(tmp_path, FULL_APP)
+        try:
+            send(site, 8000)
+            filler = fill_to(disk, 0.99)
+            assert site.run(FULL_SEND, 0) is True
+            assert site.run(FULL_SEND, 1) is True
+            with ThreadPoolExecutor(1) as pool:
+                waiting = pool.submit(site.run, WAITING_SEND)
+                site.start(*PROCESSES, "--pool", "solo")
+                until(lambda: len(site.ran()) > 100, 90)
+                assert not waiting.done()
+                filler.unlink()
+                waiting.result(90)
+            until(lambda: len(site.ran()) >= 8001, 200)
+            assert sorted(site.ran()) == list(range(8001))
+        finally:
+            site.stop()

@@ -14,9 +14,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
+from uuid import UUID
 
 import pytest
 
@@ -314,6 +316,18 @@ def test_a_table_does_not_undo_what_another_process_did_meanwhile(connection: An
         assert not fresh.is_declared("q")
 
 
+def test_headers_may_have_values_without_a_type_in_json(connection: Any) -> None:
+    """As with kombu's other transports; a value that kombu cannot write is refused."""
+    headers = {"at": datetime(2026, 1, 2, tzinfo=UTC), "id": UUID(int=7), "text": '"__type__"'}
+    queue = connection.SimpleQueue("q")
+    queue.put("x", headers=headers)
+    message = queue.get(timeout=5)
+    assert {name: message.headers[name] for name in headers} == headers
+    message.ack()
+    with pytest.raises(TypeError):
+        queue.put("x", headers={"object": object()})
+
+
 def test_a_full_store_defers_the_table(connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The task that was put before is no error; the table follows when there is space."""
     connection.connect()
@@ -329,6 +343,39 @@ def test_a_full_store_defers_the_table(connection: Any, monkeypatch: pytest.Monk
     assert shared.put_bytes
     shared.compact()
     assert not shared.put_bytes
+
+
+def test_a_declaration_that_a_full_store_refused_is_put_when_there_is_space(
+    connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process uses the queue meanwhile, so its worker can empty the store. Messages of transient queues are dropped."""
+    connection.connect()
+    opened = connection.transport.opened
+
+    def refuse(*_event: Any) -> None:
+        raise StoreFull(PutStatus.SERVICE_NOT_AVAILABLE)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(opened.store, "put", refuse)
+        for name, is_transient in (("tasks", False), ("events", True), ("gone", False)):
+            connection.channel().queue_declare(name, auto_delete=is_transient)
+        connection.channel().exchange_declare("e", "direct")
+        connection.channel().queue_bind("events", "e", "key")
+        with pytest.raises(StoreFull):
+            opened.bindings.delete("gone")
+        producer = connection.Producer()
+        producer.publish("dropped", routing_key="events")
+        with pytest.raises(StoreFull):
+            producer.publish("refused", routing_key="tasks")
+        assert [one.queue for one in opened.bindings.table("e")] == ["events"]
+        opened.bindings.repeat()
+        assert not bindings_module.Bindings(opened.store).is_declared("tasks")
+    opened.bindings.repeat()
+    other = bindings_module.Bindings(opened.store)
+    assert other.is_declared("tasks")
+    assert other.is_transient("events")
+    assert not other.is_declared("gone")
+    assert [one.queue for one in other.table("e")] == ["events"]
 
 
 def test_a_store_that_cannot_be_opened_is_a_connection_error(tmp_path: Path) -> None:

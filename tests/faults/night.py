@@ -20,6 +20,7 @@ from typing import Any
 
 from fuzz.decoders import SLOW, TARGETS
 from fuzz.run import decoder_runs, small_folder_runs, small_node_runs
+from messagestore import FlushMode
 from tests.faults.golden import fast_folder
 from tests.faults.kill_loop import KillLoop
 from tests.faults.live_reads import live_runs
@@ -76,9 +77,10 @@ def kills(kind: type[KillLoop]) -> Callable[[int], int]:
 
 
 def shared_kills(done: int) -> int:
-    """Kill processes that share a new store."""
+    """Kill processes that share a new store; every second store has synchronous flush."""
+    flush = FlushMode.SYNC if done // SHARED_KILLS % 2 else FlushMode.ASYNC
     with fast_folder() as folder:
-        run = KillRun(folder / "store", seed=done)
+        run = KillRun(folder / "store", done, flush)
         try:
             run.run(SHARED_KILLS, SHARED_PAUSE_S)
         finally:

@@ -6,73 +6,41 @@ mapped.  Each run is in a child process, so that the test notices a death by a s
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import mmap
 import os
-import shutil
 import struct
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from commitlog import Message
-from messagestore import FlushMode, MessageStore
+from messagestore import FlushMode, MessageStore, SharedStore
 from messagestore.repair.verification import verify_store
+from messagestore.shared.store import connect
 from rabbitstore import RabbitStore
-from storageio import StoreError
+from storageio import StoreError, StoreFull
+from tests.faults.small_disk import can_mount, fill, fill_to, mounted
 from tests.faults.store_damage import messages_of
+from tests.helpers import until
+from tests.shared.processes import CONFIG as SHARED
+from tests.shared.processes import owning_child
 from tests.stores import small_config
 
 SIZE_KIB = 3072
 COUNT = struct.Struct("<q")
 CONFIG = small_config(flush_disk_type=FlushMode.SYNC, mapped_file_size_consume_queue=20_000, max_index_num=4000)
 
-pytestmark = [
-    pytest.mark.default,
-    pytest.mark.skipif(
-        sys.platform != "linux" or os.geteuid() != 0 or shutil.which("mount") is None,
-        reason="mounting a file system is root's on Linux",
-    ),
-]
+pytestmark = [pytest.mark.default, can_mount]
 
 
 @pytest.fixture(params=["tmpfs", "ext4"])
 def small_disk(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """Mount an empty file system of 3 MiB; skip the test if mounting is not permitted or mkfs is missing."""
-    with tempfile.TemporaryDirectory() as above:
-        folder = Path(above) / "disk"
-        folder.mkdir()
-        if request.param == "tmpfs":
-            command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_KIB}k", "tmpfs", str(folder)]
-        else:
-            if shutil.which("mkfs.ext4") is None:
-                pytest.skip("no mkfs.ext4")
-            image = Path(above) / "image"
-            image.write_bytes(bytes(1024 * SIZE_KIB))
-            subprocess.run(["mkfs.ext4", "-q", "-m", "0", "-N", "1000", "-O", "^has_journal", str(image)], check=True)
-            command = ["mount", "-o", "loop", str(image), str(folder)]
-        made = subprocess.run(command, capture_output=True, text=True, check=False)
-        if made.returncode:
-            pytest.skip(f"not permitted to mount: {made.stderr.strip()}")
-        try:
-            yield folder
-        finally:
-            subprocess.run(["umount", str(folder)], check=True)
-
-
-def fill(folder: Path, leave_bytes: int) -> Path:
-    """Write a file that leaves `leave_bytes` of the disk free."""
-    free = os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
-    path = folder / "filler"
-    with open(path, "wb", buffering=0) as file, contextlib.suppress(OSError):  # the filler's indirect blocks need space too
-        for _ in range(max(free - leave_bytes, 0) // 1024):
-            file.write(b"x" * 1024)
-    return path
+    """Mount an empty file system of 3 MiB."""
+    with mounted(request.param, SIZE_KIB) as folder:
+        yield folder
 
 
 def lived(do: Callable[[mmap.mmap], None]) -> int:
@@ -161,3 +129,32 @@ def test_a_full_disk_loses_nothing_that_rabbitmqs_store_confirmed(small_disk: Pa
         while "q" in store.queue_names() and (delivery := store.get("q")) is not None:
             found.add(int(delivery.body[:8]))
     assert found >= set(range(count)), "confirmed and lost"
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
+def test_jobs_wait_while_another_program_fills_the_disk(kind: str) -> None:
+    """8,000 jobs survive a killed owner as well; the next one refuses its first put, and takes it when there is space."""
+    with mounted(kind, 96 << 10) as disk:
+        config, numbers = SHARED.but(clean_resource_interval_ms=100), [*range(8000)]
+
+        def put_jobs(store: SharedStore) -> None:
+            store.create_topic("jobs", 1)
+            for number in numbers:
+                store.put("jobs", body_of(number))
+
+        owner = owning_child(disk / "s", put_jobs)
+        filler = fill_to(disk, 0.99)
+        owner.kill()
+        with connect(disk / "s", config) as store, store.consumer("jobs", group="g") as consumer:
+            with pytest.raises(StoreFull, match="DISK_FULL"):
+                store.put("jobs", body_of(0))
+            taken = consumer.poll(1000)
+            assert all(consumer.ack(message) for message in taken)
+            filler.unlink()
+            store.put("jobs", body_of(8000), block_s=30)
+            while found := consumer.poll(1000):
+                taken += found
+            assert [int(message.body[:8]) for message in taken] == [*numbers, 8000]
+            assert until(lambda: store.put("jobs", b"", check=False).status.name == "PUT_OK")
+        assert verify_store(str(disk / "s")).problems == []

@@ -13,15 +13,17 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from brokerstore.testing.rocketmq_lab import abandon, lab_config
-from messagestore import FlushMode, MessageStore, StoreConfig
+from messagestore import FlushMode, MessageStore, StoreConfig, engine, parts
 from messagestore.broker.config import ack_file
 from messagestore.broker.config.ack_file import AckFile, read_acks
 from storageio import REAL_DISK, Disk, DiskError, DiskFull
 from storageio.testing import ForgettingDisk, WrappedDisk
+from tests.helpers import until
 
 SMALL = StoreConfig.small()
 COUNT = 40
@@ -350,7 +352,8 @@ def test_workers_killed_at_any_moment_repeat_only_what_they_had_in_hand(tmp_path
     for life in range(30):
         program = [sys.executable, "-c", WORKER, str(store), str(report), str(1000 * seed + life)]
         worker = subprocess.Popen(program)
-        time.sleep(0.25 + chance.random() * 0.3)
+        until(report.exists, 60)
+        time.sleep(chance.random() * 0.3)
         worker.kill()
         worker.wait()
         words = report.read_text().split() if report.exists() else []
@@ -362,3 +365,65 @@ def test_workers_killed_at_any_moment_repeat_only_what_they_had_in_hand(tmp_path
         assert len(in_hand) <= 20
         delivered_once |= done
     assert len(delivered_once) > 100
+
+
+def test_acknowledging_is_durable_again_when_there_is_space(caplog: pytest.LogCaptureFixture) -> None:
+    """The file is written at the next save of the offsets, with everything that is acknowledged."""
+    disk = ForgettingDisk()
+
+    def refuse(operation: str, path: str) -> None:
+        if operation == "allocate" and "acks" in path:
+            raise DiskFull(operation, path, errno.ENOSPC, "no space")
+
+    disk.refuse = refuse
+    acks = AckFile(disk, "/own", 7)
+    acks.record(("T@G", 0), 3)
+    acks.add_done(("T@G", 0), 5)
+    acks.end_save()
+    disk.refuse = None
+    acks.end_save()
+    acks.add_done(("T@G", 0), 7)
+    (found,) = read_acks(ForgettingDisk.of(disk.after_kill()), "/own", 7)
+    assert (found.next_offset, found.done) == (3, {5, 7})
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+
+
+@pytest.mark.deep
+def test_processes_killed_one_after_the_other_while_they_open_the_store_repeat_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each call of an opening, and each call of the next one: the file counts for the process that follows."""
+    disk, chance, config = ForgettingDisk(), Random(3), lab_config()
+    identity = [101]
+    monkeypatch.setattr(parts, "process_id", lambda: identity[0])
+    monkeypatch.setattr(engine, "process_id", lambda: identity[0])
+    with MessageStore.open("/s", config=config, disk=disk) as store:
+        store.create_topic("T", 1)
+        for number in range(12):
+            store.put("T", b"%d" % number)
+        consumer = store.consumer("T", group="G")
+        while found := consumer.poll(12):  # a page ends with a log file
+            for message in found:
+                if int(message.body) not in (1, 4):
+                    consumer.ack(message)
+        killed_image = disk.after_kill()
+
+    def images_of_opening(image: Any, process: int) -> list[Any]:
+        """Return what a kill at each call that changes or syncs something leaves."""
+        found: list[Any] = []
+        opened = ForgettingDisk.of(image)
+        identity[0] = process
+
+        def record(operation: str, _path: str) -> None:
+            if operation in ("write", "truncate", "rename", "delete", "sync", "create"):
+                found.append(opened.after_kill())
+
+        opened.refuse = record
+        store = MessageStore.open("/s", config=config, disk=opened)
+        opened.refuse = None
+        abandon(store)
+        return [*found, opened.after_kill()]
+
+    for first in images_of_opening(killed_image, 202):
+        second = images_of_opening(first, 3003)
+        for image in (*chance.sample(second, min(6, len(second))), second[-1]):
+            identity[0] = 404
+            assert delivered("/s", ForgettingDisk.of(image), config) == [1, 4]

@@ -103,6 +103,20 @@ def test_a_full_disk_deletes_no_job_and_refuses_puts_until_there_is_space(made: 
     assert sorted(number_of(stored) for stored in made.consume()) == list(range(8001))
 
 
+def test_a_store_that_is_opened_on_a_full_disk_refuses_its_first_put(made: Setup) -> None:
+    """A process that starts again and again would fill the disk otherwise. Where the oldest files are deleted, it puts."""
+    made.store.put(message(0))
+    made.store.close()
+    made.disk.used = 99
+    made.store = open_store(made.root, disk=made.disk, clock=made.disk.now_ms)
+    with pytest.raises(StoreFull, match="99 %"):
+        made.store.put(message(1))
+    assert [number_of(stored) for stored in made.consume()] == [0]
+    made.store.close()
+    made.store = open_store(made.root, disk=made.disk, clock=made.disk.now_ms, retention="limits")
+    assert made.store.put(message(1)).status is PutStatus.PUT_OK
+
+
 def test_every_kind_of_put_raises_the_same_error_on_a_full_disk(made: Setup) -> None:
     """So do columns, batches, pipelined puts and transactions; `check=False` returns the refusal with its cause."""
     made.disk.used = 99

@@ -1,8 +1,9 @@
 """Four producers and four consumers of one shared store, killed at random, whoever owns it.
 
-    python -m tests.shared.kill_run [--kills 2000] [--pause-ms 50] [--seed 0] [--folder FOLDER]
+    python -m tests.shared.kill_run [--kills 2000] [--pause-ms 50] [--seed 0] [--folder FOLDER] [--sync]
 
-Nothing acknowledged may be lost, the order of each producer is kept, and no message is in the hands of two living consumers.
+Consumers acknowledge out of order and send some messages back. Nothing may be lost, the order of each producer is kept, no
+message is in the hands of two living consumers, and after a kill only what was in the killed consumer's hand comes again.
 Prints how long the processes paused after each kill of an owner.
 """
 
@@ -21,10 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from commitlog import Message
-from messagestore import MessageStore, PutFuture, SharedStore, StoreConfig
+from messagestore import FlushMode, MessageStore, PutFuture, SharedStore, StoreConfig
 from tests.shared.processes import Child, Counters, open_shared
 
-CONFIG = StoreConfig.small()
 PRODUCERS = CONSUMERS = 4
 PIPELINED = 2  # of the producers
 IN_FLIGHT = 32
@@ -33,25 +33,37 @@ LIVES = 1 << 16
 OWNER_KILLS = 1 << 14
 REST_S = 0.0005  # of a producer between two puts
 POLL_S = 0.02
+PREFETCH = 8  # most messages in a consumer's hand
+NACKS = 0.05  # share of the messages that are sent back
+RETRY_S = 1.5  # longer than the delay of a message that was sent back
+REST_MAX_S = 30.0  # for what is left in the end, on a busy machine
 LOCK_QUERY = struct.Struct("@hhlli")
 
 
 class KillRun:
     """The processes, and in shared memory what they saw and were promised."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, flush: FlushMode = FlushMode.ASYNC) -> None:
         self.folder = folder
+        self.config = StoreConfig.small(flush_disk_type=flush)
         self.kills: Counter[str] = Counter()
         self._chance = random.Random(seed)
-        with MessageStore.open(folder, config=CONFIG) as store:
+        with MessageStore.open(folder, config=self.config) as store:
             store.create_topic("T", PRODUCERS)
         self._acknowledged = Counters(PRODUCERS)  # to the present life of a producer
         self._promised: dict[tuple[int, int], int] = {}  # to a producer and its life
-        self._holder = Counters(PRODUCERS * OFFSETS)  # the life of a consumer that has the message of a queue offset
-        self._done = Counters(PRODUCERS * OFFSETS)  # how often it was acknowledged by a consumer
+        self._numbers = Counters(PRODUCERS)  # of the messages of a producer, in all its lives
+        # Of each message by its number:
+        self._holder = Counters(PRODUCERS * OFFSETS)  # the life of a consumer that has it
+        self._taken = Counters(PRODUCERS * OFFSETS)  # whether a consumer got it, and did not send it back since
+        self._begun = Counters(PRODUCERS * OFFSETS)  # whether an acknowledgement began
+        self._done = Counters(PRODUCERS * OFFSETS)  # whether an acknowledgement was confirmed
+        self._doubled = Counters(PRODUCERS * OFFSETS)  # whether a kill may have come between its retry and its acknowledgement
+        self._delivered = Counters(PRODUCERS * OFFSETS)  # whether the message of a queue offset was
         self._is_alive = Counters(LIVES)
-        self._two_hands, self._repeats = Counters(LIVES), Counters(LIVES)
-        self._owner_kills = Counters(1)
+        self._two_hands, self._repeats, self._again, self._skips = (Counters(LIVES) for _ in range(4))
+        self._consumer_kills = 0
+        self._owner_kills, self._owner_deaths = Counters(1), Counters(1)  # begun and ended
         self._killed_at = Counters(OWNER_KILLS)
         self._pause_us = Counters((PRODUCERS + CONSUMERS) * OWNER_KILLS)
         self._lives: list[list[int]] = [[] for _ in range(PRODUCERS + CONSUMERS)]
@@ -82,12 +94,14 @@ class KillRun:
         return position * OWNER_KILLS + kill
 
     def _produce(self, position: int, life: int) -> None:
-        with open_shared(self.folder, config=CONFIG) as store:
+        with open_shared(self.folder, config=self.config) as store:
             futures: deque[PutFuture] = deque()
             number = 0
             while True:
                 began = time.monotonic()
-                message = Message("T", b"%d.%d" % (life, number), queue_id=position)
+                mark = position * OFFSETS + self._numbers[position]
+                self._numbers[position] += 1
+                message = Message("T", b"%d.%d.%d" % (life, number, mark), queue_id=position)
                 number += 1
                 if position < PRODUCERS - PIPELINED:
                     store.put(message)
@@ -100,34 +114,50 @@ class KillRun:
                 time.sleep(REST_S)
 
     def _consume(self, position: int, life: int) -> None:
-        with open_shared(self.folder, config=CONFIG) as store, store.consumer("T", group="G") as consumer:
-            last = [-1] * PRODUCERS
+        chance, hand = random.Random(life), []
+        with open_shared(self.folder, config=self.config) as store, store.consumer("T", group="G") as consumer:
             while True:
-                began = time.monotonic()
-                messages = consumer.poll(8, POLL_S)
-                self._record_pause(position, began, POLL_S if not messages else 0.0)
+                began, timeout_s = time.monotonic(), 0.0 if hand else POLL_S
+                messages = consumer.poll(PREFETCH - len(hand), timeout_s)
+                self._record_pause(position, began, 0.0 if messages else timeout_s)
                 for message in messages:
-                    self._take(life, message, last)
-                for message in messages:
+                    self._take(life, message)
+                hand.extend(messages)
+                if hand:
                     began = time.monotonic()
-                    self._acknowledge(consumer, message, last)
+                    settle = self._send_back if chance.random() < NACKS else self._acknowledge
+                    settle(consumer, hand.pop(chance.randrange(len(hand))))
                     self._record_pause(position, began)
 
-    def _take(self, life: int, message: Any, last: list[int]) -> None:
-        at = message.queue_id * OFFSETS + message.queue_offset
-        before = self._holder[at]
-        if before and before != life and self._is_alive[before]:
-            self._two_hands[life] += 1
-        if message.queue_offset <= last[message.queue_id]:
-            self._repeats[life] += 1
-        self._holder[at] = life
+    def _take(self, life: int, message: Any) -> None:
+        mark, before = _mark(message), self._holder[_mark(message)]
+        if not self._doubled[mark]:
+            self._two_hands[life] += bool(before and before != life and self._is_alive[before])
+            self._again[life] += self._done[mark]
+            self._repeats[life] += self._taken[mark]
+        if message.topic == "T":
+            at = message.queue_id * OFFSETS + message.queue_offset
+            self._skips[life] += bool(message.queue_offset and not self._delivered[at - 1])
+            self._delivered[at] = 1
+        self._taken[mark], self._holder[mark] = 1, life
 
-    def _acknowledge(self, consumer: Any, message: Any, last: list[int]) -> None:
-        at = message.queue_id * OFFSETS + message.queue_offset
+    def _acknowledge(self, consumer: Any, message: Any) -> None:
+        mark = _mark(message)
+        deaths = self._owner_deaths[0]
+        self._holder[mark], self._begun[mark] = 0, 1
         if consumer.ack(message):
-            self._done[at] += 1
-            last[message.queue_id] = message.queue_offset
-        self._holder[at] = 0
+            self._done[mark] = 1
+        elif self._owner_kills[0] == deaths:  # otherwise an owner may have done it before its end
+            self._begun[mark] = 0
+
+    def _send_back(self, consumer: Any, message: Any) -> None:
+        """Send a message back; if a process is killed meanwhile, it may come twice."""
+        mark, deaths = _mark(message), self._owner_deaths[0]
+        was_doubled = self._doubled[mark]
+        self._holder[mark], self._doubled[mark] = 0, 1
+        if consumer.nack(message, delay_level=1) is not None:
+            self._taken[mark] = 0
+        self._doubled[mark] = was_doubled or self._owner_kills[0] != deaths
 
     # Kills
 
@@ -149,12 +179,14 @@ class KillRun:
     def _kill(self, position: int, *, again: bool = True) -> None:
         child, life = self._children[position], self._lives[position][-1]
         is_owner = self._owner() == child.process_id
+        self._consumer_kills += position >= PRODUCERS
         self.kills["owner" if is_owner else "producer" if position < PRODUCERS else "consumer"] += 1
         self._is_alive[life] = 0
         if is_owner:
             self._killed_at[self._owner_kills[0] + 1] = int(1e6 * time.monotonic())
             self._owner_kills[0] += 1
         child.kill()
+        self._owner_deaths[0] = self._owner_kills[0]
         if position < PRODUCERS:
             self._promised[position, life] = self._acknowledged[position]
         if again:
@@ -171,17 +203,27 @@ class KillRun:
 
     def check(self) -> None:
         """Assert that nothing was lost, and that order and hands were right."""
-        with open_shared(self.folder, config=CONFIG) as store:
+        with open_shared(self.folder, config=self.config) as store:
             self._check_producers(store)
             self._check_consumers(store)
-        assert sum(self._two_hands[life] for life in range(self._next_life)) == 0, "a message in two living hands"
-        assert sum(self._repeats[life] for life in range(self._next_life)) == 0, "an acknowledged message came again"
+        assert self._total(self._two_hands) == 0, "a message in two living hands"
+        assert self._total(self._again) == 0, "an acknowledged message came again"
+        assert self._total(self._skips) == 0, "a message came before an earlier one"
+        assert self.repeats <= PREFETCH * self._consumer_kills, f"{self.repeats} messages came again"
+
+    def _total(self, counters: Counters) -> int:
+        return sum(counters[life] for life in range(self._next_life))
+
+    @property
+    def repeats(self) -> int:
+        """How many messages came again that nobody had sent back."""
+        return self._total(self._repeats)
 
     def _check_producers(self, store: SharedStore) -> None:
         for position in range(PRODUCERS):
             found: dict[int, list[int]] = {life: [] for life in self._lives[position]}
             for message in store.read("T", position):
-                life, number = map(int, message.body.split(b"."))
+                life, number, _ = map(int, message.body.split(b"."))
                 found[life].append(number)
             in_flight = 1 if position < PRODUCERS - PIPELINED else IN_FLIGHT
             for life, numbers in found.items():
@@ -191,16 +233,18 @@ class KillRun:
 
     def _check_consumers(self, store: SharedStore) -> None:
         """Consume the rest: each message was acknowledged by a consumer, or comes now."""
+        stored = {_mark(message) for position in range(PRODUCERS) for message in store.read("T", position)}
+        end = time.monotonic() + REST_MAX_S
         with store.consumer("T", group="G") as consumer:
-            while messages := consumer.poll(256, 0.3):
+            while (messages := consumer.poll(256, RETRY_S)) or (self._missing(stored) and time.monotonic() < end):
                 for message in messages:
-                    self._done[message.queue_id * OFFSETS + message.queue_offset] += 1
-                    consumer.ack(message)
-        missing = 0
-        for position in range(PRODUCERS):
-            missing += sum(not self._done[position * OFFSETS + offset] for offset in range(store.max_offset("T", position)))
-        # A kill may come between the acknowledgement of a message and its note here.
-        assert missing <= self.kills["consumer"] + self.kills["owner"] + CONSUMERS, f"{missing} messages were not consumed"
+                    self._take(0, message)
+                    self._acknowledge(consumer, message)
+        assert not self._missing(stored), f"{len(self._missing(stored))} messages were not consumed"
+
+    def _missing(self, stored: set[int]) -> set[int]:
+        """Return the messages that were not acknowledged; a kill may come between an acknowledgement and its note here."""
+        return {mark for mark in stored if not self._done[mark] and not self._begun[mark]}
 
     def pauses_ms(self) -> list[float]:
         """Return, sorted, the longest pause of each process after each kill of an owner."""
@@ -211,8 +255,13 @@ class KillRun:
 
     def stored(self) -> int:
         """Return the number of messages in the store."""
-        with MessageStore.open(self.folder, "r", config=CONFIG) as store:
+        with MessageStore.open(self.folder, "r", config=self.config) as store:
             return sum(store.max_offset("T", position) for position in range(PRODUCERS))
+
+
+def _mark(message: Any) -> int:
+    """Return the number of a message, which its copy in a retry topic has too."""
+    return int(message.body.rpartition(b".")[2])
 
 
 def main() -> None:
@@ -222,9 +271,10 @@ def main() -> None:
     parser.add_argument("--pause-ms", type=float, default=50)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, help="where the store is made")
+    parser.add_argument("--sync", action="store_true", help="with synchronous flush")
     requested = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=requested.folder) as folder:
-        run = KillRun(Path(folder) / "s", requested.seed)
+        run = KillRun(Path(folder) / "s", requested.seed, FlushMode.SYNC if requested.sync else FlushMode.ASYNC)
         try:
             run.run(requested.kills, requested.pause_ms / 1000)
         finally:
@@ -236,7 +286,7 @@ def main() -> None:
             print("pauses:", ", ".join(f"{100 * share:g} % {pause:.0f} ms" for share, pause in shares.items()))
             print(f"over 300 ms: {sum(pause > 300 for pause in pauses)} of {len(pauses)}")
         run.check()
-        print("nothing lost, order kept, no message in two hands")
+        print(f"nothing lost, order kept, no message in two hands; {run.repeats} messages came again")
 
 
 if __name__ == "__main__":

@@ -130,18 +130,13 @@ def _read_done(data: bytes, at: int, queues: list[AckedQueue]) -> bool:
 class AckFile:
     """The file of a store that is open for writing.  One thread at a time changes it; any thread may `sync`."""
 
-    def __init__(
-        self, disk: Disk, folder: str, process_id: int, queues: Iterable[AckedQueue] = (), last_process_id: int | None = None
-    ) -> None:
-        """Take over the `queues` of the last file.  Nothing is written before the first change, if there are none.
-
-        `last_process_id` is in the abort file now, 0 without one: until it names this process, the file counts for both.
-        """
+    def __init__(self, disk: Disk, folder: str, process_id: int, queues: Iterable[AckedQueue] = ()) -> None:
+        """Take over the `queues` of the last file.  Nothing is written before the first change, if there are none."""
         self.saved: Mapping[Key, int] = {}  # the offsets in `consumerOffset.json`
         self._disk = disk
         self._folder = folder
         self._path = os.path.join(folder, NAME)
-        self._valid_for = process_id if last_process_id is None else last_process_id, process_id
+        self._process_id = process_id
         self._queues: dict[Key, AckedQueue] = {(one.key, one.queue_id): one for one in queues}
         self._file: File | None = None
         self._map: Map | None = None
@@ -152,7 +147,6 @@ class AckFile:
         self._is_failed = False
         if self._queues:
             self._write_again()
-            self._valid_for = process_id, process_id
         elif disk.stat(self._path) is not None:
             self._delete()
 
@@ -244,6 +238,8 @@ class AckFile:
         for queue in self._queues.values():
             queue.saved = queue.saving
             self._store(queue.at + 1, queue.saved)
+        if self._is_failed:
+            self._write_again()
 
     def sync(self) -> None:
         """Return when every change made before the call is on the disk; one sync covers all callers that wait."""
@@ -290,6 +286,8 @@ class AckFile:
     def _append(self, row: bytes) -> None:
         """Append a row; write the whole file again if it is full."""
         self._changes += 1
+        if self._is_failed:  # `end_save` tries again
+            return
         if self._map is None or self._end + len(row) > len(self._map.view):
             self._write_again()
             return
@@ -297,19 +295,24 @@ class AckFile:
         self._end += len(row)
 
     def _write_again(self) -> None:
-        """Replace the file by one with the rows that still count."""
-        if self._is_failed:
-            return
+        """Replace the file by one with the rows that still count; without space go on without a file."""
         try:
             with self._syncing:
                 self._replace()
         except DiskError as error:
-            self._is_failed = True
             self._release()
-            LOG.error("%s: a kill will repeat what is acknowledged from now on: %s", self._path, error)
+            if not self._is_failed:
+                LOG.error("%s: a kill will repeat what is acknowledged from now on: %s", self._path, error)
+            self._is_failed = True
+        else:
+            if self._is_failed:
+                LOG.warning("%s: a kill repeats nothing that is acknowledged", self._path)
+            self._is_failed = False
 
     def _replace(self) -> None:
-        rows = bytearray(HEAD.pack(MAGIC, *self._valid_for))
+        # While a process opens the store, the abort file still names the one before, which the last file's header has.
+        header = _read_header(self._disk, self._path) or (MAGIC, self._process_id, self._process_id)
+        rows = bytearray(HEAD.pack(*header))
         for number, queue in enumerate(self._queues.values()):
             queue.number = number
             queue.has_done_rows = bool(queue.done or queue.handed)
@@ -351,18 +354,41 @@ class AckFile:
             self._disk.delete(self._path)
 
 
-def take_over(disk: Disk, folder: str, last_process_id: int | None, process_id: int) -> None:
+def take_over(disk: Disk, folder: str, before: int | None, process_id: int) -> None:
     """Record who opens the store next, before the abort file names it: a kill in between leaves the file valid.
 
-    The last process may have been killed while it opened the store, before it wrote a file of its own.  So it becomes the
-    writer, if the file counted for it; a file that did not must not begin to count.
+    `before`: the process that the abort file names still. A file that is not of this process is deleted: the next writer's
+    name would make it valid.
     """
     path = os.path.join(folder, NAME)
+    header = _read_header(disk, path)
+    if header is None:
+        return
+    if header[0] != MAGIC or (before or 0) not in header[1:]:
+        disk.delete(path)
+        return
+    _write_header(disk, path, before or 0, process_id, syncs=True)
+
+
+def end_take_over(disk: Disk, folder: str, process_id: int) -> None:
+    """Record that the abort file names the writer. Without a sync, because a power failure leaves a valid header too."""
+    path = os.path.join(folder, NAME)
+    if _read_header(disk, path) is not None:
+        _write_header(disk, path, process_id, process_id, syncs=False)
+
+
+def _read_header(disk: Disk, path: str) -> tuple[bytes, int, int] | None:
+    """Return magic and process ids of the file, or None if there is no such file."""
     found = disk.stat(path)
     if found is None or found.kind is not Kind.FILE or found.size_bytes < HEAD.size:
-        return
+        return None
+    with disk.open(path, Mode.READ) as file:
+        magic, writer, next_writer = HEAD.unpack(file.read(0, HEAD.size))
+    return magic, writer, next_writer
+
+
+def _write_header(disk: Disk, path: str, writer: int, next_writer: int, *, syncs: bool) -> None:
     with disk.open(path, Mode.WRITE) as file:
-        magic, *valid_for = HEAD.unpack(file.read(0, HEAD.size))
-        if magic == MAGIC and (last_process_id or 0) in valid_for:
-            file.write(8, struct.pack("=qq", last_process_id or 0, process_id))
+        file.write(0, HEAD.pack(MAGIC, writer, next_writer))
+        if syncs:
             file.sync()
