@@ -134,7 +134,7 @@ class Engine(StoreParts):
         config = self.config
         self.housekeeper = Housekeeper(
             self.log, self.queues, self.index, self.checkpoint, config, self.flags, self.dispatcher, self.flusher,
-            self.paths.own,
+            self.paths.own, self.broker_version.has_logics_offset,
             jobs=[
                 self._keep_lock,
                 *([self.key_filters.step] if self.key_filters is not None else []),

@@ -30,9 +30,10 @@ from storageio import REAL_DISK, Disk, InvalidMessage, Kind, Mode, StoreError, U
 from storebytes.folder_kind import FolderKind
 
 from .abort_file import AbortFile
+from .broker_versions import BrokerVersion, known_version, shown_version
 from .checkpoint import FILE_NAME as CHECKPOINT_NAME
 from .checkpoint import read_checkpoint
-from .folder_contents import LOG, FolderContents, Use, has_rocksdb, is_folder
+from .folder_contents import LOG, ROCKSDB_STORE, FolderContents, Use, has_rocksdb, is_folder
 from .paths import StorePaths, replaced_folder
 from .store_settings import read_settings
 
@@ -140,6 +141,18 @@ class FolderFacts:
         from .clean_stop import read_clean
 
         return read_clean(self.disk, self.path)
+
+    def broker_version(self, given: str | None = None) -> BrokerVersion:
+        """Return the version of the broker whose store this is.
+
+        It is the newest one that `given` or the last writer's settings name, or that the folder shows.
+        """
+        shown = shown_version(
+            has_rocksdb_store=ROCKSDB_STORE in self.contents.entries,
+            has_logics_offset=self.checkpoint.values.logics_physical_offset > 0,
+        )  # fmt: skip
+        named = known_version(given or read_settings(self.disk, self.paths.own).broker_version)
+        return max(shown, named, key=lambda version: version.order)
 
     # Sizes
 

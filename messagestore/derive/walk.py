@@ -10,7 +10,7 @@ from commitlog.checks import BAD_MAGIC
 from commitlog.cursor import is_file_end
 from commitlog.topic_names import is_virtual_topic
 from indexfile._index_cy import IndexBuffer
-from indexfile.layout import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE
+from indexfile.layout import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE, TAGS_LEFT_OUT, TAGS_OPTIONAL
 from storageio import StoreCorrupt
 
 from ..deleted_topics import DeletedTopics
@@ -176,5 +176,5 @@ class ItemList:
         """Return the memory as an empty index with a single slot, because it is never searched."""
         self.data[: HEADER_SIZE + SLOT_SIZE] = bytes(HEADER_SIZE + SLOT_SIZE)
         fresh = IndexBuffer(self.data, 1, self._items_max)
-        fresh.with_tags = self._with_tags
+        fresh.tag_items = TAGS_OPTIONAL if self._with_tags else TAGS_LEFT_OUT
         return fresh
