@@ -150,13 +150,15 @@ class RocketmqBackend(RocketmqFolder):
             raise NoSuchMessage(text, f"run: brokerstore {inside[1]}")
         return found
 
-    def query(self, topic: str, key: str, times: tuple[int | None, int | None], max_count: int) -> Iterator[StoredMessage]:
+    def query(
+        self, topic: str, key: str, times: tuple[int | None, int | None], max_count: int, *, is_tag: bool = False
+    ) -> Iterator[StoredMessage]:  # fmt: skip
         """Return the messages, oldest first; an empty answer is explained on stderr."""
         self.require_index_layout()
         path = quote(self.target.path)
         with self.open_store() as store:
             store.engine.undispatched.is_reported = True  # no warning about queues: a query searches the log
-            found = store.query(topic, key, *times, max_count)
+            found = (store.query_tag if is_tag else store.query)(topic, key, *times, max_count)
             is_known = bool(found) or topic in store.topics()
             unsearched = store.unsearched_bytes
         if unsearched:
@@ -164,7 +166,7 @@ class RocketmqBackend(RocketmqFolder):
             print_line(f"brokerstore: incomplete: {lacking}; run: brokerstore rebuild {path} index --apply")
             self.is_incomplete = True
         if not found and is_known:
-            print_line(f"brokerstore: no message of topic {topic!r} has the key {key!r}; run: brokerstore dump {path}")
+            print_line(f"brokerstore: no message of topic {topic!r} has the {'tag' if is_tag else 'key'} {key!r}; run: brokerstore dump {path}")
         if not is_known:
             print_line(f"brokerstore: there is no topic {topic!r}; run: brokerstore ls {path}")
         if not self.facts.has("index"):
