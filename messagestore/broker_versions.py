@@ -12,6 +12,7 @@ class BrokerVersion(NamedTuple):
     """One version, and what its broker writes that others do not."""
 
     name: str
+    has_long_topics: bool = True  # records of version 2; an older broker ends the log at the first one
     has_tag_items: bool = False  # the key index has an item for the tags of a record
     has_rocksdb_store: bool = False  # each start creates the database `rocksdbstore`
     has_logics_offset: bool = False  # the checkpoint has `logics_physical_offset`
@@ -23,7 +24,7 @@ class BrokerVersion(NamedTuple):
 
 
 BROKER_VERSIONS = (
-    BrokerVersion("4.9.7"),
+    BrokerVersion("4.9.7", has_long_topics=False),
     BrokerVersion("5.3.3"),
     BrokerVersion("5.4.0", has_tag_items=True, has_rocksdb_store=True),
     BrokerVersion("5.5.0", has_tag_items=True, has_rocksdb_store=True, has_logics_offset=True),
@@ -34,13 +35,12 @@ DEFAULT = "5.3.3"  # of new stores
 
 
 def shown_version(*, has_rocksdb_store: bool, has_logics_offset: bool) -> BrokerVersion:
-    """Return the first version whose broker leaves these traces in a folder; the default one without any."""
-    found = [
+    """Return the first version whose broker leaves these traces in a folder."""
+    return next(
         version
         for version in BROKER_VERSIONS
         if version.has_rocksdb_store >= has_rocksdb_store and version.has_logics_offset >= has_logics_offset
-    ]
-    return found[0] if has_rocksdb_store or has_logics_offset else BY_NAME[DEFAULT]
+    )
 
 
 def known_version(name: str | None) -> BrokerVersion:

@@ -121,7 +121,7 @@ class Engine(StoreParts):
     def _make_broker_services(self) -> None:
         self.admission = Admission(
             self.topics, self.queues, self.derived.batch, self.offsets, len(self.levels.current_ms),
-            self.dispatcher.forget_ignored,
+            self.dispatcher.forget_ignored, has_long_topics=self.broker_version.has_long_topics,
         )  # fmt: skip
         self.routing = Routing(self, self.admission)
         puts = self.internal_puts = InternalPuts(self, self.routing)
