@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 ROCKSDB_TEXT = "RocksDB queues"
 DLEDGER_TEXT = "a DLedger (Raft) log"
 SUPPORTED_STORES = "a commit log and queues in files"
-ROCKSDB_PARTS = ("consumequeue", "config/topics", "config/subscriptionGroups", "config/consumerOffsets", "config/rdb")
+ROCKSDB_PARTS = ("consumequeue", "config/topics", "config/subscriptionGroups", "config/consumerOffsets", "config/rdb", "config/metadata")
 _RABBITMQ_FOLDERS = ("msg_store_persistent", "msg_stores")
 _REPAIR_KEEPS = (("compaction/compactionLog", "compacted topics"), ("kvStore", "the state of pop consumers"))
 _HEADS = {magic.to_bytes(4, "big", signed=True) for magic in (0, MAGIC_V1, MAGIC_V2, MAGIC_BLANK)}

@@ -13,7 +13,7 @@ from ..broker.config.topics import deleted_topics
 from ..derive.kinds.rocksdb import UNREADABLE, rocksdb_findings
 from ..folder_contents import NOT_READ, FolderContents, Use, has_rocksdb
 from ..paths import StorePaths
-from ..rocksdb.config import DATABASES, VERSION_2, has_config, read_config
+from ..rocksdb.config import DATABASES, METADATA, VERSION_2, has_config, read_config
 from ..rocksdb.database import can_read, open_database
 from ..rocksdb.queues import last_ends
 
@@ -34,11 +34,11 @@ def part_findings(disk: Disk, root: str, files: LogFiles) -> Iterator[Finding]:
         if has_config(disk, root):
             try:
                 read_config(disk, root)
-                read.update((VERSION_2, *DATABASES))
+                read.update((VERSION_2, METADATA, *DATABASES))
             except UnsupportedFormat:
                 pass  # a note below names it
             except StoreError as error:
-                read.update((VERSION_2, *DATABASES))
+                read.update((VERSION_2, METADATA, *DATABASES))
                 yield Finding(os.path.join(root, "config"), 0, UNREADABLE, "configuration in RocksDB", str(error))
     for part in FolderContents(disk, root).parts:
         if part.use is not Use.READ and part.name not in read:
