@@ -54,6 +54,14 @@ _QUEUE_TYPES = ("BatchCQ", "SimpleCQ")
 TOPICS_SIZE_MAX = 1 << 30
 
 
+_ADVICE = {  # what to do about a part that only a broker writes
+    ROCKSDB_STORE: "only a broker changes it; `brokerstore copy` puts the messages into a new store with index and timers in files",
+    "consumequeue_rocksdb": (
+        "only a broker changes both kinds of queues; `brokerstore copy` puts the messages into a new store with queues in files"
+    ),
+}
+
+
 class FolderFacts:
     """What one folder holds and how it was left."""
 
@@ -233,7 +241,7 @@ class FolderFacts:
         """
         if not self.contents.entries.keys().isdisjoint(_RABBITMQ_FOLDERS):
             raise UnknownStore(f"{self.path}: RabbitMQ's messages lie here; a RocketMQ store would hide them")
-        if self.contents.has_rocksdb_queues and not has_rocksdb:
+        if self.contents.has_rocksdb_queues and not self.contents.has_both_queues and not has_rocksdb:
             raise self._unsupported(ROCKSDB_TEXT)
         if self.contents.has_dledger_log:
             raise self._unsupported(DLEDGER_TEXT)
@@ -250,7 +258,10 @@ class FolderFacts:
         for part in self.contents.parts:
             if part.use is Use.UNSUPPORTED and not (has_rocksdb and part.name in ROCKSDB_PARTS):
                 path = os.path.join(self.path, part.name)
-                raise UnsupportedFormat("store part:", file=path, found=part.what, supported=SUPPORTED_STORES)
+                error = UnsupportedFormat("store part:", file=path, found=part.what, supported=SUPPORTED_STORES)
+                if advice := _ADVICE.get(part.name):
+                    error.add_note(advice)
+                raise error
         if "config/topics.json" in self.contents.entries:
             _refuse_queue_types(self.disk, os.path.join(self.path, "config", "topics.json"))
         if not self.contents.entries.keys().isdisjoint(("timerwheel", "timerlog")):

@@ -42,6 +42,7 @@ class FolderPart(NamedTuple):
 
 
 _KNOWN = {
+    "consumequeue_rocksdb": ("consume queues", Use.READ),
     "commitlog": ("commit log", Use.READ),
     "consumequeue": ("consume queues", Use.READ),
     "consumequeue_ext": ("extended units of consume queues", Use.READ),
@@ -105,6 +106,14 @@ class FolderContents:
         return any(map(self.has_rocksdb, _ROCKSDB_FOLDERS))
 
     @cached_property
+    def has_both_queues(self) -> bool:
+        """Whether ordinary queues are in files and in RocksDB, as with rocksdbCQDoubleWriteEnable; those of LMQs are not in files."""
+        if not self.has_rocksdb_queues or not self.has_folder("consumequeue"):
+            return False
+        found = self.disk.list(os.path.join(self.root, "consumequeue"))
+        return any(entry.kind is Kind.FOLDER for entry in found)
+
+    @cached_property
     def has_rocksdb_rows(self) -> bool:
         """Whether index, timers or transactions are in RocksDB: the database that newer brokers create is not empty."""
         return self.has_rocksdb(ROCKSDB_STORE) and not is_empty_rocksdb(self.disk, os.path.join(self.root, ROCKSDB_STORE))
@@ -117,7 +126,7 @@ class FolderContents:
     @cached_property
     def kind(self) -> FolderKind | None:
         """The kind of a RocketMQ-style folder, None for any other."""
-        if self.has_rocksdb_queues:
+        if self.has_rocksdb_queues and not self.has_both_queues:
             return FolderKind.ROCKSDB
         if self.has_dledger_log:
             return FolderKind.DLEDGER
@@ -181,6 +190,11 @@ def has_rocksdb(disk: Disk, folder: str) -> bool:
     """
     entry = disk.stat(os.path.join(folder, "CURRENT"))
     return entry is not None and entry.kind is not Kind.FOLDER
+
+
+def queues_databases(disk: Disk, root: str) -> list[str]:
+    """Return the names of the folders that have consume queues in RocksDB."""
+    return [name for name in _ROCKSDB_FOLDERS if has_rocksdb(disk, os.path.join(root, name))]
 
 
 def is_empty_rocksdb(disk: Disk, folder: str) -> bool:

@@ -14,13 +14,15 @@ Rows with the names below tell how far the log or the timers' queue was taken in
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from storageio import StoreCorrupt
+from storageio import Disk, StoreCorrupt
 
-from .database import Database
+from ..folder_contents import ROCKSDB_STORE, FolderContents
+from .database import Database, can_read, open_database
 
 INDEX, TIMERS, TRANSACTIONS = "default", "timer", "trans"
 LAST_OFFSET, LAST_TIME = b"lastOffsetPy", b"lastStoreTimeStamp"
@@ -30,6 +32,7 @@ _NUMBER = struct.Struct(">q")
 _TIMER = struct.Struct(">iq")
 _TRANSACTION = struct.Struct(">ii")
 _JOINT = "@"
+HOUR_MS = 3_600_000
 
 
 class IndexRow(NamedTuple):
@@ -73,6 +76,12 @@ def index_text(topic: str, kind: str, key: str) -> str:
     return _JOINT + _JOINT.join((topic, kind, key)) + _JOINT
 
 
+def index_key(text: str, log_offset: int, store_timestamp_ms: int) -> bytes:
+    """Return the key of a row of the index."""
+    hour_ms = store_timestamp_ms // HOUR_MS * HOUR_MS
+    return _NUMBER.pack(hour_ms) + text.encode() + _NUMBER.pack(log_offset)
+
+
 def index_rows(database: Database) -> Iterator[IndexRow]:
     """Yield the index, sorted by hour and text. Raises `StoreCorrupt` for an unknown row."""
     for key, value in database.rows(INDEX):
@@ -113,6 +122,24 @@ def open_transactions(database: Database) -> list[OpenTransaction]:
         checks, size = _TRANSACTION.unpack(value)
         found.append(OpenTransaction(_NUMBER.unpack(key[:8])[0], size, checks))
     return found
+
+
+def stored_timers(disk: Disk, root: str) -> Timers | None:
+    """Return the timers that a store keeps in RocksDB; None if it has none there, or without the package that reads them."""
+    if not can_read() or not FolderContents(disk, root).has_rocksdb_rows:
+        return None
+    with open_database(os.path.join(root, ROCKSDB_STORE)) as database:
+        found = read_timers(database)
+    return found if found.rows or found.queue_offset else None
+
+
+def stored_transactions(disk: Disk, root: str) -> list[OpenTransaction] | None:
+    """Return the open transactions in RocksDB; None as for `stored_timers`."""
+    if not can_read() or not FolderContents(disk, root).has_rocksdb_rows:
+        return None
+    with open_database(os.path.join(root, ROCKSDB_STORE)) as database:
+        found = open_transactions(database)
+        return found if found or last_offset(database, TRANSACTIONS) >= 0 else None
 
 
 def _number(database: Database, family: str, key: bytes, default: int) -> int:
