@@ -188,6 +188,12 @@ class FolderFacts:
         paths = index_paths(self.disk, self.paths.index)[0]
         return not paths or itemless_shape(self.disk, paths) is not None
 
+    @property
+    def keeps_no_index(self) -> bool:
+        """Whether the broker of this store writes no index files: since 5.4.0 indexFileWriteEnable=false leaves none at all."""
+        is_lost = self.disk.stat(replaced_folder(self.path, "index")) is not None
+        return ROCKSDB_STORE in self.contents.entries and "index" not in self.contents.entries and not is_lost and self.has(LOG)
+
     def with_sizes(self, config: StoreConfig, *, is_locked: bool = False, guesses: bool = False) -> StoreConfig:
         """Return the configuration with missing sizes detected from the files, or set to RocketMQ's defaults.
 
@@ -212,6 +218,7 @@ class FolderFacts:
         has_ext = disk.stat(paths.ext) is not None
         ext_size = find_file_size(disk, paths.ext) if has_ext else None
         return config.but(
+            message_index_enable=config.message_index_enable and not self.keeps_no_index,
             enable_consume_queue_ext=has_ext if config.enable_consume_queue_ext is None else config.enable_consume_queue_ext,
             mapped_file_size_consume_queue_ext=config.mapped_file_size_consume_queue_ext or ext_size,
             mapped_file_size_consume_queue=config.mapped_file_size_consume_queue or queue_size or QUEUE_FILE_SIZE_DEFAULT,
