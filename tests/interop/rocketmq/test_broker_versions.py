@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,6 +44,8 @@ SMALL = dict(zip(JAVA_NAMES, (65536, 2000, 500, 2000), strict=True)) | {"mappedF
 OURS = dict(zip(JAVA_NAMES, (LOG_SIZE, QUEUE_SIZE, SLOTS, ITEMS), strict=True))
 READERS = ("topic-0", "topic-1", "batches", "back")
 TAG = "A"
+PROGRAMS = int(os.environ.get("BROKERSTORE_PROGRAMS", "1"))
+SEED = int(os.environ.get("BROKERSTORE_SEED", "1"))
 
 
 @pytest.fixture(params=VERSIONS)
@@ -187,3 +192,102 @@ def test_accelerated_recovery_starts_after_our_cut_and_a_kill(tmp_path: Path) ->
     assert problem_kinds(folder) <= {"missing_item"}  # a killed broker deletes the index, and indexes only what it recovers
     Recovery(str(folder)).apply()
     assert problem_kinds(folder) == set()
+
+
+class Program:
+    """A random life of one folder: puts of ours and of a broker, kills of either, and cuts of the log, repaired by us."""
+
+    def __init__(self, seed: int, version: str, root: Path) -> None:
+        """Begin with an empty folder, or with that of a broker of the version."""
+        self.random = random.Random(f"{version} {seed}")
+        self.version, self.root = version, root
+        self.settings, self.config = OURS, ours(broker_version=version)
+        self.folder = root / "store"
+        self.kills = self.cuts = self.number = 0
+        if version in FIXTURES and self.random.random() < 0.5:
+            self.folder, _ = fixture(version, root)
+            self.settings, self.config = SMALL, StoreConfig()
+
+    def run(self) -> None:
+        """Run some steps; whatever was broken is repaired before the next one."""
+        steps = [self.put, self.put_and_kill, self.send, self.send_and_kill, self.cut]
+        for step in [self.put, *self.random.choices(steps, k=self.random.randint(2, 4))]:
+            step()
+            if problem_kinds(self.folder):
+                Recovery(str(self.folder), Choice.TRUNCATE, force=True).apply()
+                assert problem_kinds(self.folder) == set(), step.__name__
+
+    def put(self) -> None:
+        """Put messages in this process."""
+        with MessageStore.open(self.folder, "a", self.config) as store:
+            self._put_some(store)
+
+    def put_and_kill(self) -> None:
+        """Put messages, and go on with the folder as a kill would leave it."""
+        copied = self.root / f"killed-{self.kills}"
+        self.kills += 1
+        with MessageStore.open(self.folder, "a", self.config) as store:
+            self._put_some(store)
+            subprocess.run(["cp", "-r", "--sparse=always", self.folder, copied], check=True)
+        self.folder = copied
+
+    def send(self) -> None:
+        """Send messages to a broker that stops cleanly."""
+        with self.broker() as broker:
+            self._send_some(broker)
+            broker.stop()
+
+    def send_and_kill(self) -> None:
+        """Send messages to a broker that is killed."""
+        self.kills += 1
+        with self.broker() as broker:
+            self._send_some(broker)
+            broker.kill()
+
+    def cut(self) -> None:
+        """Overwrite a record, so that the log ends there."""
+        found = records(self.folder)
+        path, at = found[-self.random.randint(1, min(len(found), 12))]
+        self.cuts += 1
+        with path.open("r+b") as file:
+            file.seek(at + self.random.choice((4, 8, 60)))
+            file.write(b"\xee" * 24)
+
+    def broker(self) -> RealBroker:
+        self.number += 1
+        settings = dict(self.settings)
+        if BY_NAME[self.version].has_logics_offset and self.random.random() < 0.3:
+            settings |= {"timerWheelSnapshotFlush": True}
+        return RealBroker(self.folder, self.root / f"broker-{self.number}", version=self.version, **settings)
+
+    def _put_some(self, store: MessageStore) -> None:
+        for number in range(self.random.randint(1, 60)):
+            tags = self.random.choice((None, "a", "b"))
+            keys = self.random.choice((None, [f"k{number % 7}"]))
+            store.put(Message("programs", bytes(self.random.randrange(900)), queue_id=number % 3, tags=tags, keys=keys))
+
+    def _send_some(self, broker: RealBroker) -> None:
+        broker.invoke("topic", topic="programs", queues=8)
+        messages = [
+            {"topic": "programs", "queue_id": number % 3, "body": "YWJj", "tags": "a", "keys": [f"k{number % 7}"]}
+            for number in range(self.random.randint(1, 40))
+        ]
+        broker.invoke("send", messages=messages)
+
+
+def test_random_programs_are_delivered(version: str, tmp_path: Path) -> None:
+    """BROKERSTORE_PROGRAMS sets how many; the broker of the version delivers at the end what the log has, by tag as well."""
+    for seed in range(PROGRAMS):
+        root = tmp_path / str(seed)
+        root.mkdir()
+        program = Program(SEED + seed, version, root)
+        program.run()
+        with program.broker() as broker:
+            assert delivered(broker, ["programs"]) == of_log(program.folder, ["programs"]), f"seed {SEED + seed}"
+            if BY_NAME[version].has_tag_items:
+                (found,) = broker.invoke("query_tags", cluster=CLUSTER, requested=[["programs", "b"]])
+                assert found == by_tag(program.folder, "programs", "b")[-64:], f"seed {SEED + seed}"
+            broker.stop()
+        assert problem_kinds(program.folder) == set(), f"seed {SEED + seed}"
+        print(f"{version} seed {SEED + seed}: {program.number} starts, {program.kills} kills, {program.cuts} cuts")
+        shutil.rmtree(root)
