@@ -11,7 +11,7 @@ from storebytes.finding import Finding, note
 
 from ..broker.config.topics import deleted_topics
 from ..derive.kinds.rocksdb import UNREADABLE, rocksdb_findings
-from ..folder_contents import NOT_READ, ROCKSDB_STORE, FolderContents, Use, has_rocksdb, queues_databases
+from ..folder_contents import NOT_READ, ROCKSDB_STORE, FolderContents, Use, has_rocksdb, is_empty_rocksdb, queues_databases
 from ..paths import StorePaths
 from ..rocksdb.config import DATABASES, METADATA, VERSION_2, has_config, read_config
 from ..rocksdb.database import can_read, open_database
@@ -51,7 +51,7 @@ def part_findings(disk: Disk, root: str, files: LogFiles) -> Iterator[Finding]:
 def queue_ends(disk: Disk, root: str) -> dict[tuple[str, int], int] | None:
     """Return the end offset of each queue in RocksDB, None if they cannot be read; `part_findings` reports that."""
     path = os.path.join(root, QUEUES_FOLDER)
-    if not can_read() or not has_rocksdb(disk, path):
+    if not can_read() or not has_rocksdb(disk, path) or is_empty_rocksdb(disk, path):  # an empty one lost its rows
         return None
     try:
         with open_database(path) as database:
