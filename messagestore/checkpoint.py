@@ -8,7 +8,7 @@ Integers are big-endian:
     16      8     index_msg_timestamp_ms    end time of the newest index file that was synced completely
     24      8     master_flushed_offset     a slave's record of its master's flushed offset
     32      8     confirm_phy_offset        offset of the last whole record that a recovery found
-    40      8     logics_physical_offset    since 5.5.0: every record up to the one at this log offset has units on the disk; 0: unknown
+    40      8     logics_physical_offset    log offset of a record; it and all before have units on the disk; 0: unknown
     48      4048  rest                      zero
 
 The six values are in one sector, so writing them is atomic.

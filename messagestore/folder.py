@@ -45,7 +45,14 @@ if TYPE_CHECKING:
 ROCKSDB_TEXT = "RocksDB queues"
 DLEDGER_TEXT = "a DLedger (Raft) log"
 SUPPORTED_STORES = "a commit log and queues in files"
-ROCKSDB_PARTS = ("consumequeue", "config/topics", "config/subscriptionGroups", "config/consumerOffsets", "config/rdb", "config/metadata")
+ROCKSDB_PARTS = (
+    "consumequeue",
+    "config/topics",
+    "config/subscriptionGroups",
+    "config/consumerOffsets",
+    "config/rdb",
+    "config/metadata",
+)
 _RABBITMQ_FOLDERS = ("msg_store_persistent", "msg_stores")
 _REPAIR_KEEPS = (("compaction/compactionLog", "compacted topics"), ("kvStore", "the state of pop consumers"))
 _HEADS = {magic.to_bytes(4, "big", signed=True) for magic in (0, MAGIC_V1, MAGIC_V2, MAGIC_BLANK)}
@@ -55,7 +62,7 @@ TOPICS_SIZE_MAX = 1 << 30
 
 
 _ADVICE = {  # what to do about a part that only a broker writes
-    ROCKSDB_STORE: "only a broker changes it; `brokerstore copy` puts the messages into a new store with index and timers in files",
+    ROCKSDB_STORE: "only a broker changes it; `brokerstore copy` makes a store with index and timers in files",
     "consumequeue_rocksdb": (
         "only a broker changes both kinds of queues; `brokerstore copy` puts the messages into a new store with queues in files"
     ),

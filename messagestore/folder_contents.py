@@ -1,7 +1,7 @@
 """Classify a store's folder and what is in it by name: parts that are read, that are kept, and that forbid writing.
 
-The names are those of RocketMQ brokers up to 5.5.1 (`docs/formats/store-folder.md#names`). A user's file, such as `README.txt`, is
-no part of a store and does not prevent opening it.
+The names are those of RocketMQ brokers up to 5.5.1 (`docs/formats/store-folder.md#names`). A user's file, such as
+`README.txt`, is no part of a store and does not prevent opening it.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class FolderContents:
 
     @cached_property
     def has_both_queues(self) -> bool:
-        """Whether ordinary queues are in files and in RocksDB, as with rocksdbCQDoubleWriteEnable; those of LMQs are not in files."""
+        """Whether ordinary queues are in files and in RocksDB, as with rocksdbCQDoubleWriteEnable; LMQs are not in files."""
         if not self.has_rocksdb_queues or not self.has_folder("consumequeue"):
             return False
         found = self.disk.list(os.path.join(self.root, "consumequeue"))

@@ -581,8 +581,8 @@ class MessageStore(LookupMethods, Closing):
     ) -> list[StoredMessage]:
         """Return the newest messages of a topic with these tags, oldest first, from the index.
 
-        Messages that were written before the store was one of RocketMQ 5.4 or later are not found. Raises `InvalidMessage` for a
-        store of an older version, whose index has no tags.
+        Messages that were written before the store was one of RocketMQ 5.4 or later are not found. Raises `InvalidMessage`
+        for a store of an older version, whose index has no tags.
         """
         return query_tag(self._engine, topic, tags, (begin_ms or 0, FOREVER_MS if end_ms is None else end_ms), max_count)
 

@@ -16,6 +16,7 @@ from consumequeue import ConsumeQueue, ConsumeQueues
 from consumequeue.layout import UNIT, UNIT_SIZE
 from indexfile import IndexFiles
 from indexfile._index_cy import IndexBuffer
+from indexfile.layout import TAGS_OPTIONAL
 from storageio import StoreError
 from storebytes.finding import Finding
 
@@ -82,7 +83,7 @@ class CrossCheck(Sink):
             index, log_min_offset, self._bounds.end_offset, self._made_items
         )  # fmt: skip
         self._derivation = Derivation(self, levels.current_ms, self._has_no_queue, checks=0)
-        self._made = ItemList(KEYS_MAX, with_tags=True)
+        self._made = ItemList(KEYS_MAX, tag_items=TAGS_OPTIONAL)
         self._next: dict[QueueKey, int] = {}
         self._numbers: dict[QueueKey, tuple[int, int]] = {}  # (last, greatest) queue offset in the log, each plus one
         self._nameless: set[str] = set()

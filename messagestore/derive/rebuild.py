@@ -49,8 +49,9 @@ def rebuild(
 ) -> Rebuilt:  # fmt: skip
     """Rebuild `what` ({"consumequeue"}, {"index"} or both) from the log up to `end_offset`. The caller holds the lock.
 
-    `keeps` keeps the old folders in `brokerstore/`. `with_tags` adds the items of tags to the index. Without `may_lose`, a queue that would end earlier than it does now raises
-    `StoreCorrupt`, and nothing changes.
+    `keeps` keeps the old folders in `brokerstore/`. `with_tags` adds the items of tags to the index.
+
+    Without `may_lose`, a queue that would end earlier than it does now raises `StoreCorrupt`, and nothing changes.
     """
     work = os.path.join(paths.root, OWN_FOLDER, "rebuild")
     delete_tree(disk, work)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def search_key(
     facts: FolderFacts, config: StoreConfig, files: LogFiles, topic: str, key: str, *, is_tag: bool = False
 ) -> Iterator[StoredMessage]:  # fmt: skip
-    """Yield the messages of a topic with a key, or these tags, oldest first. Raises `MissingExtra` without RocksDB's package."""
+    """Yield the messages of a topic with a key, or these tags, oldest first. Raises `MissingExtra` without the extra."""
     matches = has_tags if is_tag else has_key
     offsets, covered = _in_files(facts.disk, facts.paths.index, config, topic, TAG_ITEM + key if is_tag else key)
     if facts.contents.has_rocksdb_rows:

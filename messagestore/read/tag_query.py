@@ -27,7 +27,9 @@ def query_tag(engine: Engine, topic: str, tags: str, times_ms: tuple[int, int], 
     engine.settle()
     if engine.index is None or not engine.broker_version.has_tag_items:
         version = engine.broker_version.name
-        raise InvalidMessage(f"{engine.paths.root}: the index has no tags: it is one of RocketMQ {version}, and 5.4.0 is needed")
+        raise InvalidMessage(
+            f"{engine.paths.root}: the index has no tags: it is one of RocketMQ {version}, and 5.4.0 is needed"
+        )
     found = beside_writer(engine.disk, engine.paths.root, lambda: list(_newest(engine, topic, tags, times_ms, max_count)))
     return engine.deleted.kept(topic, found[::-1])
 

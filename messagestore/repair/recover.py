@@ -272,7 +272,7 @@ class Recovery:
         checkpoint = self.facts.checkpoint
         is_ahead = any(getattr(checkpoint.values, name) > last_ms for name in TIMES)
         is_behind_log = 0 < checkpoint.values.logics_physical_offset >= plan.valid_end
-        if checkpoint.is_damaged or is_behind_log or (is_ahead and (last_ms or plan.steps)):  # all of a log may have expired
+        if checkpoint.is_damaged or is_behind_log or (is_ahead and (last_ms or plan.steps)):  # all may have expired
             reason = "it is damaged" if checkpoint.is_damaged else f"it is later than the last record, of {last_ms}"
             plan.add("write_checkpoint", CHECKPOINT_NAME, reason, self._set_checkpoint_back)
 
@@ -627,7 +627,7 @@ class Recovery:
         return f"{made.pending} pending, {made.overdue} of them overdue"
 
     def _set_checkpoint_back(self) -> str:
-        """Lower checkpoint times and the queues' log offset to the log's last record; rewrite a damaged or short checkpoint completely."""
+        """Lower checkpoint times and the queues' log offset to the log's last record; rewrite a damaged one."""
         last_ms = self._files().latest_ms()
         found = self.facts.checkpoint
         last = self._files().end().last

@@ -13,7 +13,16 @@ from storebytes.finding import Finding
 
 from ..rocksdb.database import Database, open_database
 from ..rocksdb.store_rows import (
-    INDEX, KEY, TAG, UNIQUE, index_key, index_rows, index_text, last_offset, open_transactions, read_timers,
+    INDEX,
+    KEY,
+    TAG,
+    UNIQUE,
+    index_key,
+    index_rows,
+    index_text,
+    last_offset,
+    open_transactions,
+    read_timers,
 )  # fmt: skip
 from ..timers.records import TimerRecords
 from ..timers.undelivered import due_of

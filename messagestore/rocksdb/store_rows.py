@@ -2,8 +2,9 @@
 
 Integers are big-endian; the page is `docs/formats/rocketmq-rocksdb.md#index-timers-and-transactions`. Column families:
 
-    default  key    store time of the hour in ms (8) | @topic@K@key@uniq key@, @topic@T@tags@uniq key@ or @topic@U@uniq key@ | log offset (8)
+    default  key    store time of the hour in ms (8) | text | log offset (8)
              value  store time in ms (8)
+             text   @topic@K@key@uniq key@, @topic@T@tags@uniq key@ or @topic@U@uniq key@
     timer    key    due time in ms (8) | uniq key
              value  size (4) | log offset of the record under the timers' topic (8)
     trans    key    log offset of the prepared record (8) | @topic@transaction id
@@ -59,7 +60,7 @@ class OpenTransaction(NamedTuple):
     checks: int
 
 
-class Timers(NamedTuple):
+class RocksdbTimers(NamedTuple):
     """The timers, and how far they were delivered and taken in."""
 
     rows: list[TimerRow]
@@ -98,7 +99,7 @@ def last_offset(database: Database, family: str) -> int:
     return _number(database, family, LAST_OFFSET, -1)
 
 
-def read_timers(database: Database) -> Timers:
+def read_timers(database: Database) -> RocksdbTimers:
     """Return the timers. Raises `StoreCorrupt` for an unknown row."""
     rows = []
     for key, value in database.rows(TIMERS):
@@ -108,7 +109,7 @@ def read_timers(database: Database) -> Timers:
             raise _unknown(database, TIMERS, key, value)
         size, offset = _TIMER.unpack(value)
         rows.append(TimerRow(_NUMBER.unpack(key[:8])[0], offset, size))
-    return Timers(rows, _number(database, TIMERS, DELIVERED, 0), _number(database, TIMERS, SCANNED, 0))
+    return RocksdbTimers(rows, _number(database, TIMERS, DELIVERED, 0), _number(database, TIMERS, SCANNED, 0))
 
 
 def open_transactions(database: Database) -> list[OpenTransaction]:
@@ -124,7 +125,7 @@ def open_transactions(database: Database) -> list[OpenTransaction]:
     return found
 
 
-def stored_timers(disk: Disk, root: str) -> Timers | None:
+def stored_timers(disk: Disk, root: str) -> RocksdbTimers | None:
     """Return the timers that a store keeps in RocksDB; None if it has none there, or without the package that reads them."""
     if not can_read() or not FolderContents(disk, root).has_rocksdb_rows:
         return None
@@ -153,4 +154,6 @@ def _number(database: Database, family: str, key: bytes, default: int) -> int:
 
 def _unknown(database: Database, family: str, key: bytes, value: bytes) -> StoreCorrupt:
     found = f"{family}: key {key[:80].hex()}, {len(value)} bytes"
-    return StoreCorrupt("row of index, timers or transactions", file=database.path, offset=0, expected="a known row", found=found)
+    return StoreCorrupt(
+        "row of index, timers or transactions", file=database.path, offset=0, expected="a known row", found=found
+    )

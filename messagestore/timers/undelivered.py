@@ -1,7 +1,8 @@
 """Find the timers of a log that were not delivered, from the log alone.
 
 A timer is delivered when its copy is in the log: a record under the real topic with the same UNIQ_KEY, due time, birth and
-body; one that RocksDB delivered has no TIMER_DEQUEUE_MS. A timer that is rolled has a newer record under the timers' topic instead, with one more in TIMER_ROLL_TIMES.
+body; one that RocksDB delivered has no TIMER_DEQUEUE_MS. A timer that is rolled has a newer record under the timers' topic
+instead, with one more in TIMER_ROLL_TIMES, or with TIMER_ROLL_LABEL in RocksDB.
 """
 
 from __future__ import annotations

@@ -101,7 +101,11 @@ class Admission:
     def _size_problem(self, topic: str) -> str | None:
         """Return why brokers of the store's version could not read a record of the topic, or None."""
         is_long = not self._has_long_topics and len(topic.encode()) > TOPIC_SIZE_MAX
-        return f"a topic of {len(topic.encode())} bytes: brokers before RocketMQ 5 read at most {TOPIC_SIZE_MAX}" if is_long else None
+        return (
+            f"a topic of {len(topic.encode())} bytes: brokers before RocketMQ 5 read at most {TOPIC_SIZE_MAX}"
+            if is_long
+            else None
+        )
 
     def queue_problem(self, topic: str, queue_id: int) -> str | None:
         """Return why a program's message cannot be put to a queue of an admitted topic, or None.

@@ -211,7 +211,7 @@ def test_a_cut_of_all_but_the_first_record_forgets_the_time_too(tmp_path: Path) 
 
 @pytest.mark.parametrize("name", PENDING)
 def test_pending_timers_are_counted_wherever_they_are(tmp_path: Path, name: str) -> None:
-    """Of eight timers of the broker four were delivered."""
+    """The broker delivered four of its eight timers."""
     pytest.importorskip("rocksdict")
     store, _ = folder_of(name, tmp_path)
     assert json.loads(run("info", store, "--json").out)["timers"]["pending"] == PENDING[name]

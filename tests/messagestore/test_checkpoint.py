@@ -12,10 +12,10 @@ import pytest
 from messagestore import checkpoint as capacity
 from messagestore.checkpoint import (
     CHECKPOINT_SIZE,
+    REST_AT,
     TIMES,
     VALUES,
     Checkpoint,
-    REST_AT,
     CheckpointValues,
     read_checkpoint,
     times_ahead,

@@ -170,7 +170,8 @@ class RocketmqBackend(RocketmqFolder):
             print_line(f"brokerstore: incomplete: {lacking}; run: brokerstore rebuild {path} index --apply")
             self.is_incomplete = True
         if not found and is_known:
-            print_line(f"brokerstore: no message of topic {topic!r} has the {'tag' if is_tag else 'key'} {key!r}; run: brokerstore dump {path}")
+            what = "tag" if is_tag else "key"
+            print_line(f"brokerstore: no message of topic {topic!r} has the {what} {key!r}; run: brokerstore dump {path}")
         if not is_known:
             print_line(f"brokerstore: there is no topic {topic!r}; run: brokerstore ls {path}")
         if not self.facts.has("index"):
@@ -189,7 +190,8 @@ class RocketmqBackend(RocketmqFolder):
         newest = deque((one for one in found if low <= one.store_timestamp_ms <= high), maxlen=max_count)
         if not newest:
             what = "tag" if is_tag else "key"
-            print_line(f"brokerstore: no message of topic {topic!r} has the {what} {key!r}; run: brokerstore dump DIR")
+            path = quote(self.target.path)
+            print_line(f"brokerstore: no message of topic {topic!r} has the {what} {key!r}; run: brokerstore dump {path}")
         return iter(newest)
 
     def tail(self, filters: Filters, lines: int, follow: bool) -> Iterator[StoredMessage]:

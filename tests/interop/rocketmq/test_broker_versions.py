@@ -27,7 +27,17 @@ from tests.faults.test_unknown_formats import records
 from tests.stores import problem_kinds
 
 from .folders import (
-    ITEMS, JAVA_NAMES, LOG_SIZE, LONG_TOPIC, QUEUE_SIZE, SLOTS, Ticking, mixed, ours, write_hidden, write_mixed,
+    ITEMS,
+    JAVA_NAMES,
+    LOG_SIZE,
+    LONG_TOPIC,
+    QUEUE_SIZE,
+    SLOTS,
+    Ticking,
+    mixed,
+    ours,
+    write_hidden,
+    write_mixed,
 )  # fmt: skip
 from .jvm import prepare_or_skip, why_not
 from .real_broker import CLUSTER, RealBroker
@@ -58,7 +68,9 @@ def delivered(broker: RealBroker, topics: list[str]) -> dict[str, list[int]]:
     """Return the log offsets of what a real consumer receives of each topic."""
     known = broker.invoke("topics")
     return {
-        topic: sorted({one["physical_offset"] for one in broker.invoke("read", topic=topic)}) for topic in topics if topic in known
+        topic: sorted({one["physical_offset"] for one in broker.invoke("read", topic=topic)})
+        for topic in topics
+        if topic in known
     }
 
 
