@@ -40,6 +40,8 @@ def info(folder: RocketmqFolder) -> Answer:
     if target.kind is FolderKind.ROCKETMQ:
         for name, read in _PARTS.items():
             facts[name] = _try(read, folder.facts, problems)
+        if facts["transactions"] is None:  # they are not in RocksDB
+            del facts["transactions"]
     elif target.kind is FolderKind.ROCKSDB:
         facts["timers"] = _try(in_wheel, folder.facts, problems)
         facts["parts"] = _try(_parts, folder.facts, problems)

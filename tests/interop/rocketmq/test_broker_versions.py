@@ -262,7 +262,7 @@ class Program:
         path, at = found[-self.random.randint(1, min(len(found), 12))]
         self.cuts += 1
         with path.open("r+b") as file:
-            file.seek(at + self.random.choice((8, 60)))
+            file.seek(at + 8)  # its checksum, queue and offsets: damage that a record without a checksum of the whole shows
             file.write(b"\xee" * 24)
 
     def broker(self) -> RealBroker:
