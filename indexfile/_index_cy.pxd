@@ -17,7 +17,7 @@ cdef class IndexBuffer:
     cdef readonly Size items
     cdef public Size limit
     cdef readonly bint is_writable, has_sound_slots
-    cdef public bint with_tags
+    cdef public I32 tag_items
 
 cdef class MappedIndex:
     cdef IndexBuffer _mapped

@@ -37,6 +37,7 @@ from .layout import (
     SLOT_SIZE,
     SLOTS_USED_AT,
     SOUND,
+    TAGS_LEFT_OUT,
 )
 
 if not cython.compiled:
@@ -79,7 +80,7 @@ class IndexBuffer:
     Keeps the buffer alive.  One thread puts; any number of threads select.
     """
 
-    __slots__ = ("_target", "_view", "has_sound_slots", "is_writable", "items", "limit", "slots", "with_tags")
+    __slots__ = ("_target", "_view", "has_sound_slots", "is_writable", "items", "limit", "slots", "tag_items")
 
     def __init__(self, buffer: Any, slots: int, items: int) -> None:
         """Take a contiguous buffer with room for all slots and items; `items` includes the unused item 0."""
@@ -93,7 +94,7 @@ class IndexBuffer:
         self.limit = items  # the items before this one have blocks, so they can be stored
         self.is_writable = not view.readonly
         self.has_sound_slots = False
-        self.with_tags = False  # whether a dispatcher adds items of tags, marked optional: for comparisons only
+        self.tag_items = TAGS_LEFT_OUT  # what a dispatcher does with items of tags
 
     @property
     def data(self) -> memoryview:

@@ -24,6 +24,8 @@ from .layout import (
     MATCHES_MAX_DEFAULT,
     NAME_DIGITS,
     SLOTS_DEFAULT,
+    TAGS_LEFT_OUT,
+    TAGS_WRITTEN,
     file_size,
 )
 
@@ -99,10 +101,12 @@ class IndexFiles(IndexList, Closing):
         slots: int = SLOTS_DEFAULT,
         items: int = ITEMS_DEFAULT,
         max_matches: int = MATCHES_MAX_DEFAULT,
+        with_tags: bool = False,
     ) -> None:
         """List the folder; map nothing.
 
-        `slots` and `items` are the numbers of every file, existing ones included (see `find_shape`).
+        `slots` and `items` are the numbers of every file, existing ones included (see `find_shape`). With `with_tags` a
+        dispatcher also adds an item for the tags of each record.
         """
         self.disk = disk
         self.folder = folder
@@ -110,6 +114,7 @@ class IndexFiles(IndexList, Closing):
         self.slots = slots
         self.items = items
         self.max_matches = max_matches
+        self.with_tags = with_tags
         self.strays: list[str] = []
         self._guard = threading.Lock()  # guards the lists below
         self.set_files([], [])
@@ -227,6 +232,7 @@ class IndexFiles(IndexList, Closing):
         last = self.listed[-1] if self.listed else None
         if last is None or (last.buffer.space() == 0 and not last.grow()):
             last = self._roll(last)
+        last.buffer.tag_items = TAGS_WRITTEN if self.with_tags else TAGS_LEFT_OUT
         return last.buffer
 
     def _roll(self, full: IndexFile | None) -> IndexFile:

@@ -45,6 +45,7 @@ FIRST_ITEM = 1
 NO_ITEM = 0
 SECONDS_MAX = (1 << 31) - 1
 SECONDS_OPTIONAL = -1  # in memory: of an item that an index may lack
+TAGS_LEFT_OUT, TAGS_OPTIONAL, TAGS_WRITTEN = range(3)  # what becomes of items of tags; optional ones are for comparisons only
 KEY_HASH_NONE = -(1 << 31)  # has no positive counterpart; an item stores 0 instead
 SLOTS_DEFAULT = 5_000_000
 ITEMS_DEFAULT = 20_000_000

@@ -8,9 +8,10 @@ Integers are big-endian:
     16      8     index_msg_timestamp_ms    end time of the newest index file that was synced completely
     24      8     master_flushed_offset     a slave's record of its master's flushed offset
     32      8     confirm_phy_offset        offset of the last whole record that a recovery found
-    40      4056  rest                      zero
+    40      8     logics_physical_offset    log offset of a record; it and all before have units on the disk; 0: unknown
+    48      4048  rest                      zero
 
-The five values are in one sector, so writing them is atomic.
+The six values are in one sector, so writing them is atomic.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ LOGICS_MSG_TIMESTAMP_MS_AT = PHYSIC_MSG_TIMESTAMP_MS_AT + 8
 INDEX_MSG_TIMESTAMP_MS_AT = LOGICS_MSG_TIMESTAMP_MS_AT + 8
 MASTER_FLUSHED_OFFSET_AT = INDEX_MSG_TIMESTAMP_MS_AT + 8
 CONFIRM_PHY_OFFSET_AT = MASTER_FLUSHED_OFFSET_AT + 8
-REST_AT = CONFIRM_PHY_OFFSET_AT + 8
-VALUES = struct.Struct(">5q")
-assert VALUES.size == REST_AT == 40
+LOGICS_PHYSICAL_OFFSET_AT = CONFIRM_PHY_OFFSET_AT + 8
+REST_AT = LOGICS_PHYSICAL_OFFSET_AT + 8
+VALUES = struct.Struct(">6q")
+assert VALUES.size == REST_AT == 48
 
 CHECKPOINT_SIZE = 4096
 REST_SIZE = CHECKPOINT_SIZE - REST_AT
@@ -49,13 +51,14 @@ def is_time(timestamp_ms: int) -> bool:
 
 
 class CheckpointValues(NamedTuple):
-    """The five values of the file."""
+    """The six values of the file."""
 
     physic_msg_timestamp_ms: int = 0
     logics_msg_timestamp_ms: int = 0
     index_msg_timestamp_ms: int = 0
     master_flushed_offset: int = 0
     confirm_phy_offset: int = 0
+    logics_physical_offset: int = 0
 
     @property
     def is_plausible(self) -> bool:
@@ -145,6 +148,7 @@ class Checkpoint(Closing):
         self.index_msg_timestamp_ms = values.index_msg_timestamp_ms
         self.master_flushed_offset = values.master_flushed_offset
         self.confirm_phy_offset = values.confirm_phy_offset
+        self.logics_physical_offset = values.logics_physical_offset
         self._file: File | None = None
         if writable:
             self.open()
@@ -172,6 +176,7 @@ class Checkpoint(Closing):
             self.index_msg_timestamp_ms,
             self.master_flushed_offset,
             self.confirm_phy_offset,
+            self.logics_physical_offset,
         )
 
     @property
@@ -183,6 +188,20 @@ class Checkpoint(Closing):
     def min_index_timestamp_ms(self) -> int:
         """Return the safe time of the index by the values in memory."""
         return self.values.min_index_timestamp_ms
+
+    def is_beyond(self, last_offset: int) -> bool:
+        """Return whether the queues' log offset is behind a log's last record, which begins at `last_offset` or is -1."""
+        return self.logics_physical_offset > max(last_offset, 0)
+
+    def lower_to(self, last_offset: int) -> None:
+        """Lower the queues' log offset to the last record of a log that was cut; nothing is written before `flush`.
+
+        A broker with enableAcceleratedRecovery does not start with an offset behind the log, nor with 0 and a time of the log.
+        """
+        if self.is_beyond(last_offset):
+            self.logics_physical_offset = max(last_offset, 0)
+            if self.logics_physical_offset == 0:
+                self.physic_msg_timestamp_ms = 0
 
     def flush(self) -> None:
         """Write and sync the values. After a failure every later call raises the same error without trying again."""

@@ -12,6 +12,8 @@ from commitlog.layout import BODY_SIZE_MAX_DEFAULT, FILE_SIZE_DEFAULT
 from storageio import InvalidMessage, InvalidSetting
 from storageio.settings import I32_MAX, I64_MAX, Range, check_settings
 
+from .broker_versions import BY_NAME
+
 MIB = 1 << 20
 FILES_OF_MAX = 4  # log files that the maximum size of a new store has space for: the last one is never deleted
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -94,6 +96,7 @@ class _Settings:
     max_message_size: int = BODY_SIZE_MAX_DEFAULT
     enabled_append_prop_crc: bool = True  # RocketMQ: false.  A checksum over the whole record, not the body alone
     message_index_enable: bool = True
+    broker_version: str | None = None  # of a new store: the broker that can take it over; None: that of the store, else 5.3.3
     flush_disk_type: FlushMode = FlushMode.ASYNC
     broker_role: Role = Role.ASYNC_MASTER
     store_host: str = HOST_DEFAULT
@@ -157,6 +160,8 @@ class _Settings:
             encode_host(self.store_host)
         except InvalidMessage as error:
             raise InvalidSetting(f"store_host: {error}") from error
+        if self.broker_version not in (None, *BY_NAME):
+            raise InvalidSetting(f"broker_version is {self.broker_version!r}; expected one of {', '.join(BY_NAME)}")
         path = self.store_path_commit_log
         if path is not None and ("\0" in path or not path.strip(" ,")):
             raise InvalidSetting(f"store_path_commit_log is {path!r}; expected paths of folders, separated by commas")

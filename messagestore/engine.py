@@ -122,7 +122,7 @@ class Engine(StoreParts):
     def _make_broker_services(self) -> None:
         self.admission = Admission(
             self.topics, self.queues, self.derived.batch, self.offsets, len(self.levels.current_ms),
-            self.dispatcher.forget_ignored,
+            self.dispatcher.forget_ignored, has_long_topics=self.broker_version.has_long_topics,
         )  # fmt: skip
         self.routing = Routing(self, self.admission)
         puts = self.internal_puts = InternalPuts(self, self.routing)
@@ -135,7 +135,7 @@ class Engine(StoreParts):
         config = self.config
         self.housekeeper = Housekeeper(
             self.log, self.queues, self.index, self.checkpoint, config, self.flags, self.dispatcher, self.flusher,
-            self.paths.own,
+            self.paths.own, self.broker_version.has_logics_offset,
             jobs=[
                 self._keep_lock,
                 *([self.key_filters.step] if self.key_filters is not None else []),

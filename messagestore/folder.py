@@ -30,9 +30,10 @@ from storageio import REAL_DISK, Disk, InvalidMessage, Kind, Mode, StoreError, U
 from storebytes.folder_kind import FolderKind
 
 from .abort_file import AbortFile
+from .broker_versions import BrokerVersion, known_version, shown_version
 from .checkpoint import FILE_NAME as CHECKPOINT_NAME
 from .checkpoint import read_checkpoint
-from .folder_contents import LOG, FolderContents, Use, has_rocksdb, is_folder
+from .folder_contents import LOG, ROCKSDB_STORE, FolderContents, Use, has_rocksdb, is_folder
 from .paths import StorePaths, replaced_folder
 from .store_settings import read_settings
 
@@ -44,13 +45,28 @@ if TYPE_CHECKING:
 ROCKSDB_TEXT = "RocksDB queues"
 DLEDGER_TEXT = "a DLedger (Raft) log"
 SUPPORTED_STORES = "a commit log and queues in files"
-ROCKSDB_PARTS = ("consumequeue", "config/topics", "config/subscriptionGroups", "config/consumerOffsets", "config/rdb")
+ROCKSDB_PARTS = (
+    "consumequeue",
+    "config/topics",
+    "config/subscriptionGroups",
+    "config/consumerOffsets",
+    "config/rdb",
+    "config/metadata",
+)
 _RABBITMQ_FOLDERS = ("msg_store_persistent", "msg_stores")
 _REPAIR_KEEPS = (("compaction/compactionLog", "compacted topics"), ("kvStore", "the state of pop consumers"))
 _HEADS = {magic.to_bytes(4, "big", signed=True) for magic in (0, MAGIC_V1, MAGIC_V2, MAGIC_BLANK)}
 _QUEUE_TYPE = re.compile(rb'"queue\.type"\s*:\s*"((?:[^"\\]|\\.)*)"')
 _QUEUE_TYPES = ("BatchCQ", "SimpleCQ")
 TOPICS_SIZE_MAX = 1 << 30
+
+
+_ADVICE = {  # what to do about a part that only a broker writes
+    ROCKSDB_STORE: "only a broker changes it; `brokerstore copy` makes a store with index and timers in files",
+    "consumequeue_rocksdb": (
+        "only a broker changes both kinds of queues; `brokerstore copy` puts the messages into a new store with queues in files"
+    ),
+}
 
 
 class FolderFacts:
@@ -141,6 +157,18 @@ class FolderFacts:
 
         return read_clean(self.disk, self.path)
 
+    def broker_version(self, given: str | None = None) -> BrokerVersion:
+        """Return the version of the broker whose store this is.
+
+        It is the newest one that `given` or the last writer's settings name, or that the folder shows.
+        """
+        shown = shown_version(
+            has_rocksdb_store=ROCKSDB_STORE in self.contents.entries,
+            has_logics_offset=self.checkpoint.values.logics_physical_offset > 0,
+        )  # fmt: skip
+        named = known_version(given or read_settings(self.disk, self.paths.own).broker_version)
+        return max(shown, named, key=lambda version: version.order)
+
     # Sizes
 
     def index_shape(self, pauses_s: Sequence[float] = AT_REST) -> Shape | None:
@@ -167,6 +195,12 @@ class FolderFacts:
         paths = index_paths(self.disk, self.paths.index)[0]
         return not paths or itemless_shape(self.disk, paths) is not None
 
+    @property
+    def keeps_no_index(self) -> bool:
+        """Whether the broker of this store writes no index files: since 5.4.0 indexFileWriteEnable=false leaves none at all."""
+        is_lost = self.disk.stat(replaced_folder(self.path, "index")) is not None
+        return ROCKSDB_STORE in self.contents.entries and "index" not in self.contents.entries and not is_lost and self.has(LOG)
+
     def with_sizes(self, config: StoreConfig, *, is_locked: bool = False, guesses: bool = False) -> StoreConfig:
         """Return the configuration with missing sizes detected from the files, or set to RocketMQ's defaults.
 
@@ -191,6 +225,7 @@ class FolderFacts:
         has_ext = disk.stat(paths.ext) is not None
         ext_size = find_file_size(disk, paths.ext) if has_ext else None
         return config.but(
+            message_index_enable=config.message_index_enable and not self.keeps_no_index,
             enable_consume_queue_ext=has_ext if config.enable_consume_queue_ext is None else config.enable_consume_queue_ext,
             mapped_file_size_consume_queue_ext=config.mapped_file_size_consume_queue_ext or ext_size,
             mapped_file_size_consume_queue=config.mapped_file_size_consume_queue or queue_size or QUEUE_FILE_SIZE_DEFAULT,
@@ -220,7 +255,7 @@ class FolderFacts:
         """
         if not self.contents.entries.keys().isdisjoint(_RABBITMQ_FOLDERS):
             raise UnknownStore(f"{self.path}: RabbitMQ's messages lie here; a RocketMQ store would hide them")
-        if self.contents.has_rocksdb_queues and not has_rocksdb:
+        if self.contents.has_rocksdb_queues and not self.contents.has_both_queues and not has_rocksdb:
             raise self._unsupported(ROCKSDB_TEXT)
         if self.contents.has_dledger_log:
             raise self._unsupported(DLEDGER_TEXT)
@@ -237,7 +272,10 @@ class FolderFacts:
         for part in self.contents.parts:
             if part.use is Use.UNSUPPORTED and not (has_rocksdb and part.name in ROCKSDB_PARTS):
                 path = os.path.join(self.path, part.name)
-                raise UnsupportedFormat("store part:", file=path, found=part.what, supported=SUPPORTED_STORES)
+                error = UnsupportedFormat("store part:", file=path, found=part.what, supported=SUPPORTED_STORES)
+                if advice := _ADVICE.get(part.name):
+                    error.add_note(advice)
+                raise error
         if "config/topics.json" in self.contents.entries:
             _refuse_queue_types(self.disk, os.path.join(self.path, "config", "topics.json"))
         if not self.contents.entries.keys().isdisjoint(("timerwheel", "timerlog")):

@@ -1,7 +1,7 @@
 """Classify a store's folder and what is in it by name: parts that are read, that are kept, and that forbid writing.
 
-The names are those of the RocketMQ 5.3.3 broker (`docs/formats/store-folder.md#names`). A user's file, such as `README.txt`, is
-no part of a store and does not prevent opening it.
+The names are those of RocketMQ brokers up to 5.5.1 (`docs/formats/store-folder.md#names`). A user's file, such as
+`README.txt`, is no part of a store and does not prevent opening it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from storageio import Disk, Entry, Kind, Mode
 from storebytes.folder_kind import FolderKind
 
 COMPACTION = "compaction"
+ROCKSDB_STORE = "rocksdbstore"  # since 5.4.0, empty unless an option puts index, timers or transactions there
 LOG = "commitlog"
 _DLEDGER_PREFIX = "dledger-"
+WHEEL_SNAPSHOT = "timerwheel."  # before the position in the timer log
 _ROCKSDB_FOLDERS = ("consumequeue_rocksdb", "consumequeue")  # the second if the broker keeps both kinds in one folder
 ROCKSDB = "RocksDB database"
 NOT_READ = "not_read"  # kind of a note
@@ -40,6 +42,7 @@ class FolderPart(NamedTuple):
 
 
 _KNOWN = {
+    "consumequeue_rocksdb": ("consume queues", Use.READ),
     "commitlog": ("commit log", Use.READ),
     "consumequeue": ("consume queues", Use.READ),
     "consumequeue_ext": ("extended units of consume queues", Use.READ),
@@ -54,6 +57,8 @@ _KNOWN = {
     "config/rdb": ("configuration of version 2", Use.UNSUPPORTED),
     "config/timercheck": ("timer checkpoint", Use.READ),
     COMPACTION: ("compacted topics", Use.READ),
+    "abort.bak": ("what a broker copies of `abort`, without meaning", Use.READ),
+    ROCKSDB_STORE: ("index, timers and transactions", Use.READ),
     "kvStore": ("pop consumer state (RocksDB)", Use.KEPT),
     "epochFileCheckpoint": ("epochs of controller mode (auto-switch HA)", Use.UNSUPPORTED),
     "tieredstore": ("tiered storage", Use.UNSUPPORTED),
@@ -100,6 +105,19 @@ class FolderContents:
         """Whether the store has queues in RocksDB."""
         return any(map(self.has_rocksdb, _ROCKSDB_FOLDERS))
 
+    @cached_property
+    def has_both_queues(self) -> bool:
+        """Whether ordinary queues are in files and in RocksDB, as with rocksdbCQDoubleWriteEnable; LMQs are not in files."""
+        if not self.has_rocksdb_queues or not self.has_folder("consumequeue"):
+            return False
+        found = self.disk.list(os.path.join(self.root, "consumequeue"))
+        return any(entry.kind is Kind.FOLDER for entry in found)
+
+    @cached_property
+    def has_rocksdb_rows(self) -> bool:
+        """Whether index, timers or transactions are in RocksDB: the database that newer brokers create is not empty."""
+        return self.has_rocksdb(ROCKSDB_STORE) and not is_empty_rocksdb(self.disk, os.path.join(self.root, ROCKSDB_STORE))
+
     @property
     def has_dledger_log(self) -> bool:
         """Whether the store has a DLedger log: a folder named after the peer."""
@@ -108,7 +126,7 @@ class FolderContents:
     @cached_property
     def kind(self) -> FolderKind | None:
         """The kind of a RocketMQ-style folder, None for any other."""
-        if self.has_rocksdb_queues:
+        if self.has_rocksdb_queues and not self.has_both_queues:
             return FolderKind.ROCKSDB
         if self.has_dledger_log:
             return FolderKind.DLEDGER
@@ -141,6 +159,10 @@ class FolderContents:
 
     def _part(self, name: str) -> FolderPart | None:
         what, use = _KNOWN.get(name, ("", Use.READ))
+        if name == ROCKSDB_STORE and self.has_rocksdb(name) and not self.has_rocksdb_rows:
+            return FolderPart(name, f"{ROCKSDB} of {what} (empty)", Use.READ)
+        if name.startswith(WHEEL_SNAPSHOT) and name.removeprefix(WHEEL_SNAPSHOT).isdecimal():
+            return FolderPart(name, "snapshot of the timer wheel", Use.READ)
         if use is not Use.KEPT and self.has_rocksdb(name):
             return FolderPart(name, f"{ROCKSDB} of {what}" if what else ROCKSDB, Use.UNSUPPORTED)
         if name.startswith(_DLEDGER_PREFIX) and self.has_folder(name):
@@ -168,3 +190,15 @@ def has_rocksdb(disk: Disk, folder: str) -> bool:
     """
     entry = disk.stat(os.path.join(folder, "CURRENT"))
     return entry is not None and entry.kind is not Kind.FOLDER
+
+
+def queues_databases(disk: Disk, root: str) -> list[str]:
+    """Return the names of the folders that have consume queues in RocksDB."""
+    return [name for name in _ROCKSDB_FOLDERS if has_rocksdb(disk, os.path.join(root, name))]
+
+
+def is_empty_rocksdb(disk: Disk, folder: str) -> bool:
+    """Return whether a RocksDB database has no row: no table file, and nothing in a write-ahead log."""
+    return not any(
+        entry.name.endswith(".sst") or (entry.name.endswith(".log") and entry.size_bytes) for entry in disk.list(folder)
+    )

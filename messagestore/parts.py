@@ -84,13 +84,14 @@ class StoreParts:
             clock=self._clock, body_size_max=config.max_message_size, on_failed=self.mark_sync_failure,
         )  # fmt: skip
         low = max(self.log.min_offset, 0)
+        self.broker_version = self.facts.broker_version(given.broker_version)
         self.queues = ConsumeQueues(
             disk, paths.queues, writable=self.writable, file_size_bytes=config.mapped_file_size_consume_queue,
             log_min_offset=low,
         )  # fmt: skip
         self.index = IndexFiles(
             disk, paths.index, writable=self.writable, slots=config.max_hash_slot_num, items=config.max_index_num,
-            max_matches=config.max_msgs_num_batch,
+            max_matches=config.max_msgs_num_batch, with_tags=self.broker_version.has_tag_items,
         ) if config.message_index_enable else None  # fmt: skip
         self.key_filters = KeyFilters(disk, paths.key_filters, self.index) if self.index is not None else None
         self.checkpoint = Checkpoint(disk, paths.root)  # recovery opens it for writing: a refused opening leaves every byte

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from commitlog import Message, PutResult, PutStatus, StoredMessage, offsets_and_data
+from commitlog.layout import FOREVER_MS
 from commitlog.status import FINAL
 from commitlog.topic_names import DEAD_PREFIX, RETRY_PREFIX
 from consumequeue import Queue
@@ -44,6 +45,7 @@ from .read.consumer import Consumer
 from .read.delivery_rules import DeliveryRules
 from .read.follower import Follower, LogFollower, OwnFollower
 from .read.queue_reader import Page, QueueReader
+from .read.tag_query import query_tag
 from .read.topics_consumer import OwnTopics, Topics, TopicsConsumer, consume_topics
 from .write.put_future import PutFuture
 from .write.put_rules import PutRules
@@ -614,6 +616,16 @@ class MessageStore(LookupMethods, Closing):
         """Return the store time of a message in milliseconds; -1 if there is no such message."""
         queue = self._queue(topic, queue_id)
         return self._reader.store_time_of(queue, queue_offset) if queue is not None else -1
+
+    def query_tag(
+        self, topic: str, tags: str, begin_ms: int | None = None, end_ms: int | None = None, max_count: int = 32
+    ) -> list[StoredMessage]:
+        """Return the newest messages of a topic with these tags, oldest first, from the index.
+
+        Messages that were written before the store was one of RocketMQ 5.4 or later are not found. Raises `InvalidMessage`
+        for a store of an older version, whose index has no tags.
+        """
+        return query_tag(self._engine, topic, tags, (begin_ms or 0, FOREVER_MS if end_ms is None else end_ms), max_count)
 
     @property
     def unsearched_bytes(self) -> int:

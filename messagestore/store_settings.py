@@ -23,13 +23,15 @@ SIZE_MAX = 64 << 10
 class FileSettings(NamedTuple):
     """The settings of the last writer; a layout of (0, 0) is unknown. `delay_levels`: see `derive/kinds/scheduled.py`.
 
-    `retention` is the value of the policy; None if no writer of this library has kept one.
+    `retention` is the value of the policy, and `broker_version` a name of `broker_versions.py`; None if no writer of this
+    library has kept one.
     """
 
     index_slots: int = 0
     index_items: int = 0
     delay_levels: tuple[ScheduledEntry, ...] = ()
     retention: str | None = None
+    broker_version: str | None = None
 
 
 def read_settings(disk: Disk, folder: str) -> FileSettings:
@@ -49,6 +51,8 @@ def _parsed(fields: Any) -> FileSettings:
     levels = tuple(_entry(*pair) for pair in fields.get("delay_levels", ()))
     retention = fields.get("retention")
     found = FileSettings(delay_levels=levels, retention=None if retention is None else str(retention))
+    version = fields.get("broker_version")
+    found = found._replace(broker_version=None if version is None else str(version))
     return found._replace(index_slots=slots, index_items=items) if slots > 0 and items > 0 else found
 
 

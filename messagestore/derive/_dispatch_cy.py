@@ -33,7 +33,7 @@ from commitlog.layout import (
 )  # fmt: skip
 from consumequeue.layout import UNIT_SIZE
 from indexfile._index_cy import IndexBuffer
-from indexfile.layout import END_OFFSET_AT
+from indexfile.layout import END_OFFSET_AT, TAGS_LEFT_OUT, TAGS_OPTIONAL
 
 from .kinds.ordinary import ELSEWHERE, IGNORED, ORDINARY, SCHEDULED
 
@@ -517,7 +517,7 @@ def _record_pair(properties: Source, at: Size, end: Size, found: I32s) -> Nothin
 @cython.nogil
 @cython.exceptval(check=False)
 def _index_keys(index: IndexBuffer, properties: Source, found: I32s, code: I32, offset: I64, store_ms: I64, done: Size) -> Size:
-    """Add an item for UNIQ_KEY, for each word of KEYS and, in a comparison, for TAGS; skip the first `done` - 1 if `done` > 0.
+    """Add an item for UNIQ_KEY, for each word of KEYS and, if wanted, for TAGS; skip the first `done` - 1 if `done` > 0.
 
     Returns 0 if all are added; if the file is full, one more than the number of keys that are added.  `code` is the hash of
     `topic#`.
@@ -538,9 +538,13 @@ def _index_keys(index: IndexBuffer, properties: Source, found: I32s, code: I32, 
             key += 1
         at = end + 1
     at = found[4]
-    if index.with_tags and at:
-        code = java_hash(_TAG_KIND, 0, 2, code)
-        if key >= skip and not put_optional(index, java_hash(properties, at, found[5] - at, code), offset):
+    if index.tag_items != TAGS_LEFT_OUT and at and key >= skip:
+        code = java_hash(properties, at, found[5] - at, java_hash(_TAG_KIND, 0, 2, code))
+        if index.tag_items == TAGS_OPTIONAL:
+            is_added: Bool = put_optional(index, code, offset)
+        else:
+            is_added = put_item(index, code, offset, store_ms)
+        if not is_added:
             return key + 1
     return 0
 

@@ -16,6 +16,7 @@ from consumequeue import ConsumeQueue, ConsumeQueues
 from consumequeue.layout import UNIT, UNIT_SIZE
 from indexfile import IndexFiles
 from indexfile._index_cy import IndexBuffer
+from indexfile.layout import TAGS_OPTIONAL
 from storageio import StoreError
 from storebytes.finding import Finding
 
@@ -82,11 +83,12 @@ class CrossCheck(Sink):
             index, log_min_offset, self._bounds.end_offset, self._made_items
         )  # fmt: skip
         self._derivation = Derivation(self, levels.current_ms, self._has_no_queue, checks=0)
-        self._made = ItemList(KEYS_MAX, with_tags=True)
+        self._made = ItemList(KEYS_MAX, tag_items=TAGS_OPTIONAL)
         self._next: dict[QueueKey, int] = {}
         self._numbers: dict[QueueKey, tuple[int, int]] = {}  # (last, greatest) queue offset in the log, each plus one
         self._nameless: set[str] = set()
         self.is_ignored: Callable[[str], bool] = lambda _topic: False
+        self.skips_other_units = False  # those in queues of other topics are in RocksDB
         self.ignored: set[str] = set()  # topics of the log without ordinary queues
         self.unreadable: dict[QueueKey, StoreError] = {}
         self.units = 0
@@ -126,7 +128,7 @@ class CrossCheck(Sink):
 
         A record's unit follows the previous one, whatever its number: a queue closes gaps, and numbers may repeat.
         """
-        for topic, queue_id, _, unit in other_units(message):
+        for topic, queue_id, _, unit in () if self.skips_other_units else other_units(message):
             position, queue = self._next.get((topic, queue_id)), self._queues.get(topic, queue_id)
             if position is None:
                 is_readable = queue is not None and self.can_read(queue)

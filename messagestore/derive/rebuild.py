@@ -45,16 +45,18 @@ class Rebuilt(NamedTuple):
 def rebuild(
     log: CommitLog, end_offset: int, paths: StorePaths, config: StoreConfig, disk: Disk, what: set[str],
     is_ignored: Callable[[str], bool], progress: Progress | None = None, *, keeps: bool = False, may_lose: bool = True,
+    with_tags: bool = False,
 ) -> Rebuilt:  # fmt: skip
     """Rebuild `what` ({"consumequeue"}, {"index"} or both) from the log up to `end_offset`. The caller holds the lock.
 
-    `keeps` keeps the old folders in `brokerstore/`. Without `may_lose`, a queue that would end earlier than it does now raises
-    `StoreCorrupt`, and nothing changes.
+    `keeps` keeps the old folders in `brokerstore/`. `with_tags` adds the items of tags to the index.
+
+    Without `may_lose`, a queue that would end earlier than it does now raises `StoreCorrupt`, and nothing changes.
     """
     work = os.path.join(paths.root, OWN_FOLDER, "rebuild")
     delete_tree(disk, work)
     try:
-        made = _build(log, end_offset, work, paths, config, what, is_ignored, progress, may_lose=may_lose)
+        made = _build(log, end_offset, work, paths, config, what, is_ignored, progress, may_lose=may_lose, with_tags=with_tags)
     except BaseException:  # frees the space on a full disk
         with contextlib.suppress(StoreError):
             delete_tree(disk, work)
@@ -71,7 +73,7 @@ def rebuild(
 
 def _build(
     log: CommitLog, end_offset: int, work: str, paths: StorePaths, config: StoreConfig, what: set[str],
-    is_ignored: Callable[[str], bool], progress: Progress | None, *, may_lose: bool,
+    is_ignored: Callable[[str], bool], progress: Progress | None, *, may_lose: bool, with_tags: bool,
 ) -> Rebuilt:  # fmt: skip
     """Build and sync the new folders below `work`."""
     assert config.mapped_file_size_consume_queue and config.max_hash_slot_num and config.max_index_num
@@ -86,7 +88,9 @@ def _build(
         opened.callback(queues.close)
         index = None
         if INDEX in what:
-            index = NamedIndexFiles(disk, os.path.join(work, INDEX), config, old_names(disk, paths.index))
+            index = NamedIndexFiles(
+                disk, os.path.join(work, INDEX), config, old_names(disk, paths.index), with_tags=with_tags
+            )  # fmt: skip
             opened.callback(index.close)
         kept = KeptUnits(disk, paths, old, levels, log.message_at)
         sink = _RebuildSink(queues if QUEUES in what else None, index, kept)
@@ -138,11 +142,14 @@ def old_queues(disk: Disk, paths: StorePaths, file_size_bytes: int) -> ConsumeQu
 class NamedIndexFiles(IndexFiles):
     """Index files with the names of those they replace, oldest first."""
 
-    def __init__(self, disk: Disk, folder: str, config: StoreConfig, names: Iterator[str]) -> None:
+    def __init__(
+        self, disk: Disk, folder: str, config: StoreConfig, names: Iterator[str], *, with_tags: bool = False
+    ) -> None:  # fmt: skip
         """Take the names of the replaced files first; later files are named by the clock."""
         assert config.max_hash_slot_num and config.max_index_num
         self._names = names
-        super().__init__(disk, folder, writable=True, slots=config.max_hash_slot_num, items=config.max_index_num)
+        slots, items = config.max_hash_slot_num, config.max_index_num
+        super().__init__(disk, folder, writable=True, slots=slots, items=items, with_tags=with_tags)
 
     def _new_name(self) -> str:
         return next(self._names, None) or super()._new_name()

@@ -10,7 +10,7 @@ from commitlog.checks import BAD_MAGIC
 from commitlog.cursor import is_file_end
 from commitlog.topic_names import is_virtual_topic
 from indexfile._index_cy import IndexBuffer
-from indexfile.layout import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE
+from indexfile.layout import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE, TAGS_LEFT_OUT
 from storageio import StoreCorrupt
 
 from ..deleted_topics import DeletedTopics
@@ -166,15 +166,15 @@ def advance(derivation: Derivation, log: CommitLog, position: int, limit: int) -
 class ItemList:
     """Memory for the items of one step, of which nothing is looked up."""
 
-    def __init__(self, items_max: int, *, with_tags: bool = False) -> None:
-        """`with_tags` adds the items of tags that RocketMQ 5.4 writes, marked optional, for a comparison."""
+    def __init__(self, items_max: int, *, tag_items: int = TAGS_LEFT_OUT) -> None:
+        """`tag_items` says what becomes of the items of tags that RocketMQ 5.4 writes."""
         self.data = bytearray(HEADER_SIZE + SLOT_SIZE + ITEM_SIZE * items_max)
         self._items_max = items_max
-        self._with_tags = with_tags
+        self._tag_items = tag_items
 
     def emptied(self) -> IndexBuffer:
         """Return the memory as an empty index with a single slot, because it is never searched."""
         self.data[: HEADER_SIZE + SLOT_SIZE] = bytes(HEADER_SIZE + SLOT_SIZE)
         fresh = IndexBuffer(self.data, 1, self._items_max)
-        fresh.with_tags = self._with_tags
+        fresh.tag_items = self._tag_items
         return fresh

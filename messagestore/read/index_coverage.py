@@ -62,6 +62,11 @@ def words_of(message: StoredMessage) -> list[str]:
     return [word for word in (properties.get("UNIQ_KEY", ""), *properties.get("KEYS", "").split(" ")) if word]
 
 
+def has_tags(message: StoredMessage, topic: str, tags: str) -> bool:
+    """Return whether a message has the topic and these tags, rather than only the same hash."""
+    return message.topic == topic and message.tags == tags
+
+
 def has_item(message: StoredMessage | None, code: int) -> bool:
     """Return whether an item with this key hash may belong to a record."""
     if message is None:

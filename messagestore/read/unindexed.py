@@ -23,7 +23,7 @@ from commitlog.layout import FOREVER_MS, TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from storageio import Entry, StoreCorrupt
 
 from ..index_hint import read_hint, still_holds
-from .index_coverage import NOTHING, CoveragePart, IndexCoverage, is_of_log
+from .index_coverage import NOTHING, CoveragePart, IndexCoverage, has_tags, is_of_log
 
 if TYPE_CHECKING:
     from indexfile import IndexFile
@@ -89,6 +89,17 @@ class Unindexed:
         if self.unsearched_bytes:
             self._report()
         return sorted(found, reverse=True)
+
+    def tagged(self, topic: str, tags: str) -> list[int]:
+        """Return the offsets of the records with these tags behind the last indexed one; a store in use may have some."""
+        index = self._parts.index
+        if index is None or not self._check_writer() or self._parts.writable:
+            return []
+        self._coverage.gaps()
+        self._left, self._first_left, self.unsearched_bytes = SEARCHED_MAX, NOTHING, 0
+        part, found = CoveragePart(max(self._parts.low_offset, self._coverage.end()), NOTHING, FOREVER_MS), list[int]()
+        self._walk_part(part, topic.encode(), b"", found, tags)
+        return found
 
     def exclude(self, files: list[IndexFile]) -> bool:
         """Search the log for what these damaged index files cover; return whether one of them is new."""
@@ -157,8 +168,13 @@ class Unindexed:
             return 0
         return hint.end_offset if still_holds(parts.log, hint) else 0
 
-    def _walk_part(self, part: CoveragePart, topic: bytes, key: bytes, found: list[int]) -> None:
-        """Search a part of the log, from its start if it holds keys, else from where the last query stopped."""
+    def _walk_part(
+        self, part: CoveragePart, topic: bytes, key: bytes, found: list[int], tags: str | None = None
+    ) -> None:  # fmt: skip
+        """Search a part of the log, from its start if it holds keys, else from where the last query stopped.
+
+        With `tags` the search is for these instead of a key.
+        """
         start = at = part.start if part.first_keyed != NOTHING else part.walked
         own: list[int] = []
         while at <= part.stop and (file := self._file_at(at)) is not None:
@@ -171,7 +187,7 @@ class Unindexed:
                 self._leave(part, at)
                 break
             before = at
-            at = self._walk(file, at, part, topic, key, own)
+            at = self._walk(file, at, part, topic, key, own, tags)
             self._left -= max(0, at - before)
             if at == END:
                 break
@@ -212,7 +228,9 @@ class Unindexed:
                 self._dispatched = 0
         return self._dispatched > at
 
-    def _walk(self, file: MappedFile, start: int, part: CoveragePart, topic: bytes, key: bytes, found: list[int]) -> int:
+    def _walk(
+        self, file: MappedFile, start: int, part: CoveragePart, topic: bytes, key: bytes, found: list[int], tags: str | None
+    ) -> int:  # fmt: skip
         """Search some records of a file; return where to continue, or `END` at the end of the log."""
         spare, self._spare = self._spare, None
         positions, sizes = spare or (array("q", bytes(8 * BATCH)), array("i", bytes(4 * BATCH)))
@@ -222,7 +240,12 @@ class Unindexed:
         for position in positions[:rows]:
             if base + position > part.stop:
                 break
-            message = reader.decode_keyed(position, topic, key, CHECK_READ)
+            if tags is None:
+                message = reader.decode_keyed(position, topic, key, CHECK_READ)
+            else:
+                message = reader.decode(position, CHECK_READ)
+                if message is not None and not has_tags(message, topic.decode(), tags):
+                    continue
             if message is not None and message.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
                 found.append(base + position)
             if part.first_keyed == NOTHING:

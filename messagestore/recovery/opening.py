@@ -119,6 +119,9 @@ class Opening:
                 reader_offset=None if config.is_sync_flush else lambda: parts.dispatcher.reads_from(),
             )
         log.attach(end.offset, end.store_timestamp_ms)
+        if parts.checkpoint.is_beyond(end.last_offset):
+            parts.checkpoint.lower_to(end.last_offset)
+            parts.checkpoint.flush()
         for file in log.queue.files[:-1]:
             file.set_positions(file.size_bytes)
         if not self.found.was_clean:
@@ -333,7 +336,9 @@ def _keep_settings(parts: StoreParts, end: LogEnd) -> None:
         kept = FileSettings(parts.index.slots, parts.index.items)
     policy = parts.config.retention
     assert policy is not None, "known once the parts are loaded"
-    kept = kept._replace(delay_levels=tuple(parts.levels.entries), retention=policy.value)
+    kept = kept._replace(
+        delay_levels=tuple(parts.levels.entries), retention=policy.value, broker_version=parts.broker_version.name
+    )  # fmt: skip
     write_settings(parts.disk, parts.paths.own, kept)
 
 

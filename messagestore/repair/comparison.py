@@ -14,6 +14,7 @@ from ..config import StoreConfig
 from ..deleted_topics import DeletedTopics
 from ..derive.cross_check import CrossCheck, LogBounds
 from ..excluded_topics import excluded_topics
+from ..folder_contents import queues_databases
 from ..paths import StorePaths
 from ..store_settings import read_levels
 
@@ -57,6 +58,7 @@ class Comparison(Closing):
             self._cross_check.is_ignored = excluded_topics(self._disk, self._paths.root)
             self._cross_check.leave_out(DeletedTopics(self._disk, self._paths.root))
             self._cross_check.files = self._files
+            self._cross_check.skips_other_units = bool(queues_databases(self._disk, self._paths.root))
             self.index_files = len(self.index.files) if self.index is not None else 0
             if every_queue:
                 self.queue_count = sum(self._cross_check.can_read(queue) for queue in self.queues)

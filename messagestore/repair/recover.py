@@ -271,7 +271,8 @@ class Recovery:
             last_ms = found.times[0]
         checkpoint = self.facts.checkpoint
         is_ahead = any(getattr(checkpoint.values, name) > last_ms for name in TIMES)
-        if checkpoint.is_damaged or (is_ahead and (last_ms or plan.steps)):  # all of a log may have expired
+        is_behind_log = 0 < checkpoint.values.logics_physical_offset >= plan.valid_end
+        if checkpoint.is_damaged or is_behind_log or (is_ahead and (last_ms or plan.steps)):  # all may have expired
             reason = "it is damaged" if checkpoint.is_damaged else f"it is later than the last record, of {last_ms}"
             plan.add("write_checkpoint", CHECKPOINT_NAME, reason, self._set_checkpoint_back)
 
@@ -626,16 +627,20 @@ class Recovery:
         return f"{made.pending} pending, {made.overdue} of them overdue"
 
     def _set_checkpoint_back(self) -> str:
-        """Lower checkpoint times to the log's last record; rewrite a damaged or short checkpoint completely."""
+        """Lower checkpoint times and the queues' log offset to the log's last record; rewrite a damaged one."""
         last_ms = self._files().latest_ms()
         found = self.facts.checkpoint
-        if not found.is_damaged and all(getattr(found.values, name) <= last_ms for name in TIMES):
+        last = self._files().end().last
+        last_offset = last.physical_offset if last is not None else -1
+        is_behind = found.values.logics_physical_offset > max(last_offset, 0)
+        if not found.is_damaged and not is_behind and all(getattr(found.values, name) <= last_ms for name in TIMES):
             return ""
         if self.keep_backup:
             keep_file(self.disk, self.root, self.facts.checkpoint_path)
         with Checkpoint(self.disk, self.root, writable=True) as checkpoint:
             for name in TIMES:
                 setattr(checkpoint, name, min(getattr(checkpoint, name), last_ms))
+            checkpoint.lower_to(last_offset)
             checkpoint.flush()
         return ""
 

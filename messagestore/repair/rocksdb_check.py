@@ -11,11 +11,12 @@ from storebytes.finding import Finding, note
 
 from ..broker.config.topics import deleted_topics
 from ..derive.kinds.rocksdb import UNREADABLE, rocksdb_findings
-from ..folder_contents import NOT_READ, FolderContents, Use, has_rocksdb
+from ..folder_contents import NOT_READ, ROCKSDB_STORE, FolderContents, Use, has_rocksdb, is_empty_rocksdb, queues_databases
 from ..paths import StorePaths
-from ..rocksdb.config import DATABASES, VERSION_2, has_config, read_config
+from ..rocksdb.config import DATABASES, METADATA, VERSION_2, has_config, read_config
 from ..rocksdb.database import can_read, open_database
 from ..rocksdb.queues import last_ends
+from .rocksdb_rows_check import store_rows_findings
 
 QUEUES_FOLDER = "consumequeue"
 
@@ -27,18 +28,20 @@ def part_findings(disk: Disk, root: str, files: LogFiles) -> Iterator[Finding]:
     """
     read = set()
     if can_read():
-        path = os.path.join(root, QUEUES_FOLDER)
-        if has_rocksdb(disk, path):
-            yield from rocksdb_findings(path, files, deleted_topics(disk, StorePaths(root)))
-            read.add(QUEUES_FOLDER)
+        for name in queues_databases(disk, root):
+            yield from rocksdb_findings(os.path.join(root, name), files, deleted_topics(disk, StorePaths(root)))
+            read.add(name)
+        if FolderContents(disk, root).has_rocksdb_rows:
+            yield from store_rows_findings(disk, os.path.join(root, ROCKSDB_STORE), files)
+            read.add(ROCKSDB_STORE)
         if has_config(disk, root):
             try:
                 read_config(disk, root)
-                read.update((VERSION_2, *DATABASES))
+                read.update((VERSION_2, METADATA, *DATABASES))
             except UnsupportedFormat:
                 pass  # a note below names it
             except StoreError as error:
-                read.update((VERSION_2, *DATABASES))
+                read.update((VERSION_2, METADATA, *DATABASES))
                 yield Finding(os.path.join(root, "config"), 0, UNREADABLE, "configuration in RocksDB", str(error))
     for part in FolderContents(disk, root).parts:
         if part.use is not Use.READ and part.name not in read:
@@ -48,7 +51,7 @@ def part_findings(disk: Disk, root: str, files: LogFiles) -> Iterator[Finding]:
 def queue_ends(disk: Disk, root: str) -> dict[tuple[str, int], int] | None:
     """Return the end offset of each queue in RocksDB, None if they cannot be read; `part_findings` reports that."""
     path = os.path.join(root, QUEUES_FOLDER)
-    if not can_read() or not has_rocksdb(disk, path):
+    if not can_read() or not has_rocksdb(disk, path) or is_empty_rocksdb(disk, path):  # an empty one lost its rows
         return None
     try:
         with open_database(path) as database:

@@ -116,7 +116,7 @@ class StoreQueues:
         with closing(CommitLog(paths, disk=self.disk, file_size_bytes=files.file_size_bytes)) as log:
             return rebuild(
                 log, end, self.paths, self.config, self.disk, what, is_ignored, self.progress, keeps=self.keeps,
-                may_lose=may_lose,
+                may_lose=may_lose, with_tags=self.facts.broker_version(self.config.broker_version).has_tag_items,
             )  # fmt: skip
 
     def offsets_beyond(self) -> list[str]:

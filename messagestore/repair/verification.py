@@ -16,7 +16,7 @@ from storageio.settings import settings_or_default
 from storebytes.finding import Finding, note
 
 from ..broker.config.topics import read_topics
-from ..checkpoint import TIMES, times_ahead
+from ..checkpoint import LOGICS_PHYSICAL_OFFSET_AT, TIMES, times_ahead
 from ..clean_stop import clean_path
 from ..compaction import compaction_findings
 from ..config import StoreConfig
@@ -312,6 +312,10 @@ class _Verification:
         for name, time_ms in times_ahead(found.values, last_ms).items():
             expected = f"{name} at most {last_ms}, the last record's"
             self.problem(path, 8 * TIMES.index(name), "checkpoint_ahead", expected, time_ms)
+        end = self.files().end().offset if self.end_offset is None else END_MAX  # a writer goes on meanwhile
+        if 0 < found.values.logics_physical_offset >= end:
+            expected = f"logics_physical_offset below {end}, the end of the log"
+            self.problem(path, LOGICS_PHYSICAL_OFFSET_AT, "checkpoint_ahead", expected, found.values.logics_physical_offset)
         if self.facts.abort_file.is_present:
             self.report.more_notes.append(
                 note(

@@ -19,9 +19,13 @@ from .database import Database, new_database, open_database
 
 TOPICS, GROUPS, OFFSETS = "config/topics", "config/subscriptionGroups", "config/consumerOffsets"
 VERSION_2 = "config/rdb"
+METADATA = "config/metadata"  # since 5.5: one database in place of the three
 DATABASES = (TOPICS, GROUPS, OFFSETS)
+_FAMILIES = {TOPICS: "topic", GROUPS: "subscriptionGroup", OFFSETS: "consumerOffset"}  # of `METADATA`
+_VERSIONS = {TOPICS: "topicVersion", GROUPS: "subscriptionGroupVersion"}
+_VERSION_ROW, _VERSION_FAMILY = b"kvDataVersionKey", "kvDataVersion"
 _JSON_FILES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json", "lmqConsumerOffset.json")
-_BESIDE_VERSION_2 = (*DATABASES, *(f"config/{name}" for name in _JSON_FILES))
+_BESIDE_VERSION_2 = (*DATABASES, METADATA, *(f"config/{name}" for name in _JSON_FILES))
 _JOINT = "@"
 _SEPARATOR = b"\x01"
 _ROW = "row of the configuration"
@@ -42,7 +46,7 @@ class RocksdbConfig(NamedTuple):
 
 def has_config(disk: Disk, root: str) -> bool:
     """Return whether a store keeps its configuration in RocksDB, in either version."""
-    return any(database_path(disk, root, name) is not None for name in (VERSION_2, *DATABASES))
+    return any(database_path(disk, root, name) is not None for name in (VERSION_2, METADATA, *DATABASES))
 
 
 def database_path(disk: Disk, root: str, name: str) -> str | None:
@@ -75,7 +79,7 @@ def _read(disk: Disk, root: str) -> RocksdbConfig:
             raise UnsupportedFormat("configuration:", file=path, found=f"version 2 beside {beside[0]}", supported="one of them")
         with open_database(path) as database:
             return _version_2(database)
-    topics, groups, offsets = (_table(disk, root, name) for name in DATABASES)
+    topics, groups, offsets = (_newest_table(disk, root, name) for name in DATABASES)
     return RocksdbConfig(topics, groups, {key: _offsets(root, key, value) for key, value in offsets.items()})
 
 
@@ -107,7 +111,9 @@ def _version_2(database: Database) -> RocksdbConfig:
 
 def offsets_name(disk: Disk, root: str) -> str:
     """Return the name of the database with the consumers' offsets."""
-    return VERSION_2 if database_path(disk, root, VERSION_2) is not None else OFFSETS
+    if database_path(disk, root, VERSION_2) is not None:
+        return VERSION_2
+    return METADATA if _uses_metadata(disk, root, TOPICS) else OFFSETS
 
 
 def copy_with_offsets(disk: Disk, root: str, fresh: str, changes: dict[tuple[str, int], int]) -> None:
@@ -118,10 +124,11 @@ def copy_with_offsets(disk: Disk, root: str, fresh: str, changes: dict[tuple[str
     of_key: dict[str, dict[int, int]] = {}
     for (joined, queue_id), offset in changes.items():
         of_key.setdefault(joined, {})[queue_id] = offset
+    family_of_table = _FAMILIES[OFFSETS] if name == METADATA else "default"
     with open_database(path) as old, new_database(disk, fresh, old.families) as made:
         for family in old.families:
             for key, value in old.rows(family):
-                is_table = family == "default"
+                is_table = family == family_of_table
                 changed = (_changed_row if name == VERSION_2 else _changed_object)(key, value, of_key) if is_table else value
                 made.put(family, key, changed)
 
@@ -170,12 +177,40 @@ def _unknown(database: Database, key: bytes, value: bytes) -> StoreCorrupt:
     return StoreCorrupt(_ROW, file=database.path, offset=0, expected="a row of version 2", found=shown)
 
 
-def _table(disk: Disk, root: str, name: str) -> dict[str, dict[str, Any]]:
+def _newest_table(disk: Disk, root: str, name: str) -> dict[str, dict[str, Any]]:
+    if _uses_metadata(disk, root, name):
+        return _table(disk, root, METADATA, _FAMILIES[name])
+    return _table(disk, root, name, "default")
+
+
+def _uses_metadata(disk: Disk, root: str, name: str) -> bool:
+    """Return whether a table is in the one database for all: the old one stays where it was, and the newer version counts.
+
+    Offsets have no version; they are where the topics are.
+    """
+    if database_path(disk, root, METADATA) is None or database_path(disk, root, name) is None:
+        return database_path(disk, root, METADATA) is not None
+    name = TOPICS if name == OFFSETS else name
+    return _version(disk, root, METADATA, _VERSIONS[name]) >= _version(disk, root, name, _VERSION_FAMILY)
+
+
+def _version(disk: Disk, root: str, name: str, family: str) -> tuple[int, ...]:
+    """Return the version of a table, of which the later one is greater."""
+    path = database_path(disk, root, name)
+    if path is None:
+        return ()
+    with open_database(path) as database:
+        rows = [_object(database, key, value) for key, value in database.rows(family) if key == _VERSION_ROW]
+    found = [[row.get(part) for part in ("stateVersion", "timestamp", "counter")] for row in rows]
+    return tuple(part for part in found[0] if isinstance(part, int)) if found else ()
+
+
+def _table(disk: Disk, root: str, name: str, family: str) -> dict[str, dict[str, Any]]:
     path = database_path(disk, root, name)
     if path is None:
         return {}
     with open_database(path) as database:
-        return {key.decode("utf-8", "replace"): _object(database, key, value) for key, value in database.rows("default")}
+        return {key.decode("utf-8", "replace"): _object(database, key, value) for key, value in database.rows(family)}
 
 
 def _object(database: Database, key: bytes, value: bytes) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from typing import Any
 
 from storageio import Closing, Disk, StoreCorrupt, needs_extra
-from storageio.linked_folder import linked_folder
 
 EXTRA = "rocksdb"
 ROWS_AT_ONCE = 1000
@@ -62,6 +61,8 @@ class Database:
 @contextmanager
 def open_database(path: str) -> Iterator[Database]:
     """Open a database read-only. Raises `MissingExtra`, and `StoreCorrupt` for one that RocksDB does not open."""
+    from storageio.linked_folder import linked_folder  # not needed to count no timers: `info` imports little
+
     with needs_extra(EXTRA):
         from rocksdict import AccessType, Options, Rdict
     with linked_folder(path) as linked:  # rocksdict writes its own configuration into the folder

@@ -31,6 +31,7 @@ DELETES = "TIMER_DEL_UNIQKEY"  # property of a message that deletes the timer of
 DUE = "TIMER_OUT_MS"
 ENQUEUED = "TIMER_ENQUEUE_MS"  # a delivered message has it, also one that is rolled
 DELIVERED = "TIMER_DEQUEUE_MS"  # a delivered message and one that is rolled have it
+ROLL_LABEL = "TIMER_ROLL_LABEL"  # a timer that was rolled in RocksDB has it
 ROLLS = "TIMER_ROLL_TIMES"  # how often a timer was rolled; absent for never
 REAL_TOPIC = "REAL_TOPIC"
 UNIQ_KEY = "UNIQ_KEY"

@@ -12,6 +12,7 @@ from commitlog.walk import LogFiles
 from consumequeue import ConsumeQueue
 from storageio import Disk
 
+from ..rocksdb.store_rows import stored_timers
 from .layout import DELETES, REAL_TOPIC, TIMER_TOPIC, UNIQ_KEY, TimerCheckpoint, TimerUnit, slot_s
 from .records import TimerRecords
 from .timer_log import TimerLog, refuse_unknown_layout
@@ -117,7 +118,10 @@ class _Pending:
         self._log = TimerLog(disk, root)
         self._records = TimerRecords(disk, files)
         self._queue = queue
-        self._next_offset = self._check.queue_offset  # of the first message without a unit
+        stored = stored_timers(disk, root)
+        self._rows = stored.pending() if stored is not None else []
+        taken_in = stored.queue_offset if stored is not None else 0
+        self._next_offset = max(self._check.queue_offset, taken_in)  # of the first message without a unit or row
         self._result = PendingTimers()
 
     def count(self) -> PendingTimers:
@@ -131,7 +135,7 @@ class _Pending:
     def messages(self) -> Iterator[StoredMessage]:
         """Yield the message of each timer that no other one deletes."""
         deleted = {(due_s, message.properties[DELETES]) for due_s, message in self._deleting()}  # in the slot of its timer
-        for due_s, message in chain(self._with_unit(), self._without_unit()):
+        for due_s, message in chain(self._with_unit(), self._with_row(), self._without_unit()):
             names = delete_keys(message.properties.get(REAL_TOPIC, ""), message.properties.get(UNIQ_KEY, ""))
             if DELETES not in message.properties and not any((due_s, text) in deleted for text in names):
                 yield message
@@ -153,6 +157,15 @@ class _Pending:
                     yield slot_s(unit.due_ms), message
                 else:
                     self._result.unreadable += not unit.deletes
+
+    def _with_row(self) -> Iterator[tuple[int, StoredMessage]]:
+        """Yield the messages of the timers in RocksDB."""
+        for row in self._rows:
+            message = self._records.record_at(row.log_offset, row.size_bytes)
+            if isinstance(message, StoredMessage):
+                yield slot_s(row.due_ms), message
+            else:
+                self._result.unreadable += 1
 
     def _without_unit(self) -> Iterator[tuple[int, StoredMessage]]:
         """Yield the messages of the timers' topic that the broker has not read yet."""

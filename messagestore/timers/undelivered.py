@@ -1,7 +1,8 @@
 """Find the timers of a log that were not delivered, from the log alone.
 
 A timer is delivered when its copy is in the log: a record under the real topic with the same UNIQ_KEY, due time, birth and
-body. A timer that is rolled has a newer record under the timers' topic instead, with one more in TIMER_ROLL_TIMES.
+body; one that RocksDB delivered has no TIMER_DEQUEUE_MS. A timer that is rolled has a newer record under the timers' topic
+instead, with one more in TIMER_ROLL_TIMES, or with TIMER_ROLL_LABEL in RocksDB.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import NamedTuple
 from commitlog import Reader, StoredMessage
 from commitlog.walk import LogFiles, Piece
 
-from .layout import DELETES, DELIVERED, DUE, REAL_TOPIC, ROLLS, TIMER_TOPIC, UNIQ_KEY
+from .layout import DELETES, DUE, REAL_TOPIC, ROLL_LABEL, ROLLS, TIMER_TOPIC, UNIQ_KEY
 
 _DUE_BYTES = re.compile(re.escape(DUE.encode()))
 TimerKey = tuple[str, str, int, int, int, int]
@@ -110,8 +111,9 @@ def done_by(copy: StoredMessage) -> TimerKey | None:
     """Return the key of the timer that a record is the delivered or rolled copy of; None for another record."""
     rolls = rolls_of(copy)
     if copy.topic == TIMER_TOPIC:
-        return _key(copy, copy.properties.get(REAL_TOPIC, ""), rolls - 1) if rolls else None
-    return _key(copy, copy.topic, rolls) if DUE in copy.properties and DELIVERED in copy.properties else None
+        before = rolls if ROLL_LABEL in copy.properties else rolls - 1
+        return _key(copy, copy.properties.get(REAL_TOPIC, ""), before) if before >= 0 else None
+    return _key(copy, copy.topic, rolls) if DUE in copy.properties else None
 
 
 def _key(message: StoredMessage, topic: str, rolls: int) -> TimerKey:

@@ -37,9 +37,13 @@ class Admission:
 
     def __init__(
         self, topics: Topics, queues: ConsumeQueues, batch: BatchQueues, offsets: QueueOffsets, delay_levels: int,
-        on_new: Callable[[], None],
+        on_new: Callable[[], None], *, has_long_topics: bool,
     ) -> None:  # fmt: skip
-        """Create it; `on_new` is called after a topic is created, which may be one that was deleted before."""
+        """Create it; `on_new` is called after a topic is created, which may be one that was deleted before.
+
+        Without `has_long_topics` a broker of the store's version cannot read their records.
+        """
+        self._has_long_topics = has_long_topics
         self._topics = topics
         self._queues = queues
         self._batch = batch
@@ -56,7 +60,7 @@ class Admission:
 
         It is for every topic that a folder can have, also the broker's own. Raises `InvalidMessage` for others.
         """
-        reason = folder_problem(topic)
+        reason = folder_problem(topic) or self._size_problem(topic)
         if reason:
             raise InvalidMessage(reason)
         with self._guard:
@@ -89,10 +93,19 @@ class Admission:
         """Return why a program's messages cannot be put to a topic, or None. A topic that exists keeps its name."""
         known = self._topics.get(topic)
         if known is None:
-            return topic_problem(topic)
+            return topic_problem(topic) or self._size_problem(topic)
         if known.is_compacted:
             return f"topic {topic} is compacted: a broker's consumers would not see it"
-        return folder_problem(topic) or internal_problem(topic)
+        return folder_problem(topic) or internal_problem(topic) or self._size_problem(topic)
+
+    def _size_problem(self, topic: str) -> str | None:
+        """Return why brokers of the store's version could not read a record of the topic, or None."""
+        is_long = not self._has_long_topics and len(topic.encode()) > TOPIC_SIZE_MAX
+        return (
+            f"a topic of {len(topic.encode())} bytes: brokers before RocketMQ 5 read at most {TOPIC_SIZE_MAX}"
+            if is_long
+            else None
+        )
 
     def queue_problem(self, topic: str, queue_id: int) -> str | None:
         """Return why a program's message cannot be put to a queue of an admitted topic, or None.

@@ -57,6 +57,7 @@ class Housekeeper:
         dispatcher: DispatchService,
         flusher: FlushService,
         hint_folder: str,
+        keeps_offset: bool,
         *,
         jobs: list[Callable[[], object]],
         timed_job: Callable[[], float] | None,
@@ -67,6 +68,7 @@ class Housekeeper:
 
         `jobs` are called once per round.  `timed_job` does what is due and returns the seconds until the next.  `flush_before`
         flushes what else must be on the disk before the checkpoint covers it.  `on_failed` is called if a sync fails.
+        `keeps_offset` says that brokers of the store's version keep the queues' log offset in the checkpoint.
         """
         self._log = log
         self._queues = queues
@@ -84,6 +86,7 @@ class Housekeeper:
         self.guard = threading.RLock()  # held while queue and index files behind the dispatcher are changed or synced
         self._hinted_to = -1
         self._hint_folder = hint_folder
+        self._keeps_offset = keeps_offset
         self._flush_before = flush_before
         self.failure: DiskError | None = None  # of a sync: what is on the disk is unknown from then on
         self._on_failed = on_failed
@@ -175,20 +178,27 @@ class Housekeeper:
             if hint is not None:
                 write_hint(self._log.disk, self._hint_folder, hint)
             self._hinted_to = position
-        self._write_checkpoint(stamp if thorough else 0, index_ms)
+        self._write_checkpoint(stamp if thorough else 0, index_ms, reached.last_record_offset if thorough else 0)
         if thorough:
             self._last_thorough = time.monotonic()
             self._pause_s = SHARE * (self._last_thorough - began)
 
-    def _write_checkpoint(self, logics_ms: int, index_ms: int) -> None:
-        """Advance the times and write the checkpoint; nothing is written if none changed."""
+    def _write_checkpoint(self, logics_ms: int, index_ms: int, last_offset: int) -> None:
+        """Advance the times and write the checkpoint; nothing is written if none changed.
+
+        `last_offset` is that of the last record with units on the disk, which only some brokers keep.
+        """
         checkpoint = self._checkpoint
         before = (checkpoint.physic_msg_timestamp_ms, checkpoint.logics_msg_timestamp_ms, checkpoint.index_msg_timestamp_ms)
         requested = (self._flusher.flushed_timestamp_ms, logics_ms, index_ms)
         after = tuple(max(old, new) if is_time(new) else old for old, new in zip(before, requested, strict=True))
-        if after != before:
+        keeps_offset = self._keeps_offset or checkpoint.logics_physical_offset > 0
+        is_later = keeps_offset and last_offset > checkpoint.logics_physical_offset
+        if after != before or is_later:
             physic_ms, logics_ms, index_ms = after
             checkpoint.physic_msg_timestamp_ms = physic_ms
             checkpoint.logics_msg_timestamp_ms = logics_ms
             checkpoint.index_msg_timestamp_ms = index_ms
+            if is_later:
+                checkpoint.logics_physical_offset = last_offset
             checkpoint.flush()

@@ -34,7 +34,7 @@ from consumequeue import ConsumeQueues
 from consumequeue.layout import UNIT, UNIT_SIZE
 from indexfile import IndexFile, IndexFiles
 from indexfile._index_cy import IndexBuffer
-from indexfile.layout import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, SECONDS_OPTIONAL, SLOT_SIZE, file_size
+from indexfile.layout import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, SECONDS_OPTIONAL, SLOT_SIZE, TAGS_OPTIONAL, file_size
 from messagestore import StoreConfig
 from messagestore.deleted_topics import DeletedTopics
 from messagestore.derive.cross_check import CrossCheck, accepts
@@ -247,7 +247,7 @@ class _SplitAudit(Sink):
         self._begin, self._end = -1, -1
         self._protection = SplitProtection(split.file, split.file_start)
         self._rows: list[Row] = []  # of the records since the last batch
-        self._memory = ItemList(KEYS_MAX, with_tags=True)
+        self._memory = ItemList(KEYS_MAX, tag_items=TAGS_OPTIONAL)
         self._listed: CrossCheck | None = None  # of queues whose units point at records of other topics
 
     def rows(self) -> Iterator[Row]:

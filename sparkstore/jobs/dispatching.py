@@ -9,7 +9,7 @@ from commitlog import StoredMessage
 from commitlog.columns import Batch, fixed_columns
 from consumequeue.layout import UNIT, UNIT_SIZE
 from indexfile._index_cy import IndexBuffer
-from indexfile.layout import FIRST_ITEM, HEADER_SIZE, NEXT_ITEM_AT, SLOT_SIZE
+from indexfile.layout import FIRST_ITEM, HEADER_SIZE, NEXT_ITEM_AT, SLOT_SIZE, TAGS_LEFT_OUT, TAGS_WRITTEN
 from messagestore.deleted_topics import DeletedTopics
 from messagestore.derive.kinds import other_units
 from messagestore.derive.walk import Derivation, ItemList, Sink
@@ -38,17 +38,17 @@ class Dispatching(Sink):
 
     def __init__(
         self, delays_ms: list[int], is_excluded: Callable[[str], bool], on_items: Callable[[Array], None] | None,
-        deleted: DeletedTopics | None = None,
+        deleted: DeletedTopics | None = None, *, with_tags: bool = False,
     ) -> None:  # fmt: skip
         """`is_excluded` selects topics without an ordinary queue.
 
         `on_items` is called with index items (`stored_item`), which are valid until it returns; without it none are made.
-        Messages of `deleted` topics get no units.
+        `with_tags` adds the items of tags. Messages of `deleted` topics get no units.
         """
         self._derivation = Derivation(self, delays_ms, is_excluded, checks=0)
         self._derivation.deleted = deleted
         self._on_items = on_items
-        self._memory = ItemList(KEYS_MAX)
+        self._memory = ItemList(KEYS_MAX, tag_items=TAGS_WRITTEN if with_tags else TAGS_LEFT_OUT)
         self._open: dict[tuple[str, int], tuple[int, int, bytearray]] = {}
         self._done: list[DispatchRun] = []
 

@@ -106,6 +106,7 @@ class _Job:
         if INDEX in self.what:
             facts.refuse_unknown_shape(StoreConfig())
         self.config = facts.with_sizes(StoreConfig(), guesses=True)
+        self.with_tags = facts.broker_version().has_tag_items
 
     def plan(self) -> list[LogSplit]:
         return plan_log(self.store, self.options)
@@ -132,7 +133,9 @@ class _ReindexReader(DataSourceReader):
         gathered: list[Array] = []
         on_items = (lambda items: gathered.append(items.copy())) if INDEX in job.what else None
         deleted = DeletedTopics(REAL_DISK, job.store.path)
-        work = Dispatching(levels.current_ms, excluded_topics(REAL_DISK, job.store.path), on_items, deleted)
+        work = Dispatching(
+            levels.current_ms, excluded_topics(REAL_DISK, job.store.path), on_items, deleted, with_tags=job.with_tags
+        )
         kept = self._kept(levels)
         last = -1
         for found in walk(SplitReader(split), CHECK_ALL, BATCH_ROWS) if split.begin < split.end else ():

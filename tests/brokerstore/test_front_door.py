@@ -47,8 +47,9 @@ def test_a_rabbitmq_virtual_host(fixture_store: Any) -> None:
     assert identify(vhost).kind is FolderKind.RABBITMQ
 
 
-def test_rocksdb_queues_are_named_not_called_corrupt(tmp_path: Path) -> None:
-    """The log beside them is readable."""
+def test_rocksdb_queues_are_named_not_called_corrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log beside them is readable, also without the package that reads them."""
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
     log = Log(tmp_path)
     (log.store / "consumequeue_rocksdb").mkdir()
     (log.store / "consumequeue_rocksdb" / "CURRENT").write_text("MANIFEST-000001\n")

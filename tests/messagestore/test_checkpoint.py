@@ -12,6 +12,7 @@ import pytest
 from messagestore import checkpoint as capacity
 from messagestore.checkpoint import (
     CHECKPOINT_SIZE,
+    REST_AT,
     TIMES,
     VALUES,
     Checkpoint,
@@ -36,7 +37,12 @@ def write(folder: Path, data: bytes) -> str:
 
 
 def page(*values: int) -> bytes:
-    return VALUES.pack(*values).ljust(CHECKPOINT_SIZE, b"\0")
+    return VALUES.pack(*filled(*values)).ljust(CHECKPOINT_SIZE, b"\0")
+
+
+def filled(*values: int) -> tuple[int, ...]:
+    """Return the values of a checkpoint whose last ones are 0."""
+    return (*values, *[0] * (len(CheckpointValues._fields) - len(values)))
 
 
 def test_the_page_and_the_constants_agree() -> None:
@@ -54,8 +60,8 @@ def test_the_worked_example_is_in_the_fixture(fixture_store: Any) -> None:
     """The bytes and the numbers beside them are the fixture's."""
     data = (fixture_store("plain").store / "checkpoint").read_bytes()
     example = re.findall(r"^    ((?:[0-9a-f]{2} +){8}) *\w+ ?(\d*)$", PAGE, re.MULTILINE)
-    assert bytes.fromhex("".join(text for text, _ in example)) == data[:40]
-    assert [int(number or 0) for _, number in example] == list(VALUES.unpack(data[:40]))
+    assert bytes.fromhex("".join(text for text, _ in example)) == data[:REST_AT]
+    assert [int(number or 0) for _, number in example] == list(VALUES.unpack(data[:REST_AT]))
 
 
 @pytest.mark.parametrize("name", STORES)
@@ -65,7 +71,7 @@ def test_a_real_stores_checkpoint_comes_back_to_the_byte(fixture_store: Any, nam
     before = (folder / "checkpoint").read_bytes()
     checkpoint = Checkpoint(REAL_DISK, str(folder), writable=True)
     assert not checkpoint.is_damaged
-    assert checkpoint.values == VALUES.unpack(before[:40])
+    assert checkpoint.values == VALUES.unpack(before[:REST_AT])
     checkpoint.flush()
     checkpoint.close()
     assert (folder / "checkpoint").read_bytes() == before
@@ -92,9 +98,9 @@ def test_the_values_are_those_the_real_store_had_in_memory(fixture_store: Any, b
         (page(NOW, NOW, NOW, 5, 6) + b"more", (NOW, NOW, NOW, 5, 6), False),
         (b"", (0, 0, 0, 0, 0), True),
         (b"\1", (0, 0, 0, 0, 0), True),
-        (bytes(40), (0, 0, 0, 0, 0), True),
+        (bytes(48), (0, 0, 0, 0, 0), True),
         (page(NOW, NOW, NOW, 5, 6)[:4095], (NOW, NOW, NOW, 5, 6), True),
-        (page(NOW, NOW, NOW, 5, 6)[:40], (NOW, NOW, NOW, 5, 6), True),
+        (page(NOW, NOW, NOW, 5, 6)[:48], (NOW, NOW, NOW, 5, 6), True),
         (page(NOW, NOW, NOW, 5, 6)[:20], (NOW, NOW, 0, 0, 0), True),
         (page(NOW, NOW, NOW, 5, 6)[:8], (NOW, 0, 0, 0, 0), True),
         (b"\xff" * 4096, (0, 0, 0, 0, 0), True),
@@ -113,9 +119,9 @@ def test_damaged_checkpoint_is_read_as_zeros(
     if data is not None:
         write(tmp_path, data)
     found = read_checkpoint(REAL_DISK, str(tmp_path / "checkpoint"))
-    assert (found.values, found.is_damaged) == (expected, is_damaged)
+    assert (found.values, found.is_damaged) == (filled(*expected), is_damaged)
     checkpoint = Checkpoint(REAL_DISK, str(tmp_path))
-    assert (checkpoint.values, checkpoint.is_damaged) == (expected, is_damaged)
+    assert (checkpoint.values, checkpoint.is_damaged) == (filled(*expected), is_damaged)
     assert (tmp_path / "checkpoint").exists() == (data is not None)
 
 
@@ -266,7 +272,7 @@ def test_threads_set_and_flush(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     checkpoint.close()
-    assert Checkpoint(REAL_DISK, str(tmp_path)).values == (NOW + 99, NOW + 99, NOW + 99, 0, 0)
+    assert Checkpoint(REAL_DISK, str(tmp_path)).values == filled(NOW + 99, NOW + 99, NOW + 99)
 
 
 def test_a_time_behind_that_of_the_logs_last_record_is_named(tmp_path: Path) -> None:

@@ -66,9 +66,10 @@ PUBLIC_MODULES: dict[str, str] = {
         broker.services.half_messages broker.services.pop_state compaction config deleted_topics derive.cross_check derive.kinds
         derive.kinds.extended derive.kinds.ordinary derive.kinds.scheduled derive.rebuild derive.walk differences
         engine excluded_topics folder folder_contents index_hint paths property_names read.beside_writer
-        read.compression repair.config_check repair.rebuild_store repair.recover repair.rocksdb_check
-        repair.verification rocksdb.database rocksdb.queues shared.aio shared.news shared.store sidecar store_settings swap
-        timers.check timers.layout timers.pending timers.wheel write.admission write.durations write.pool
+        read.compression read.key_search repair.config_check repair.rebuild_store repair.recover repair.rocksdb_check
+        repair.verification rocksdb.database rocksdb.queues rocksdb.store_rows shared.aio shared.news shared.store
+        sidecar store_settings swap timers.check timers.layout timers.pending timers.wheel write.admission write.durations
+        write.pool
     """,
     "rabbitstore": """
         folder format format.index_versions format.layout format.message format.properties node_folder quorum

@@ -132,8 +132,10 @@ class Backend(MessageForms, Protocol):
     def get(self, lookup: MessageLookup) -> Iterator[Any]:
         """Iterate over the messages that a lookup names; raise `NoSuchMessage` if there is none."""
 
-    def query(self, topic: str, key: str, times: tuple[int | None, int | None], max_count: int) -> Iterator[Any]:
-        """Iterate over the messages of a topic or queue that have a key."""
+    def query(
+        self, topic: str, key: str, times: tuple[int | None, int | None], max_count: int, *, is_tag: bool = False
+    ) -> Iterator[Any]:  # fmt: skip
+        """Iterate over the messages of a topic or queue that have a key, or with `is_tag` these tags."""
 
     def tail(self, filters: Filters, lines: int, follow: bool) -> Iterator[Any]:
         """Iterate over the last messages that pass the filters, and with `follow` over those that arrive."""

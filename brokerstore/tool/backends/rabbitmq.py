@@ -104,8 +104,11 @@ class RabbitmqBackend(RabbitmqFolder):
             step = f"run: brokerstore ls {quote(path)}  (lists the queues and their messages)"
             raise NoSuchMessage(f"no such message in {path}", step)
 
-    def query(self, topic: str, key: str, _times: tuple[int | None, int | None], max_count: int) -> Iterator[RabbitMessage]:
+    def query(
+        self, topic: str, key: str, _times: tuple[int | None, int | None], max_count: int, *, is_tag: bool = False
+    ) -> Iterator[RabbitMessage]:  # fmt: skip
         """Search every message of a queue, because there is no index of keys; explain an empty answer on stderr."""
+        assert not is_tag, "the command refuses it"
         count = 0
         with self.open_folder() as folder:
             for message in islice((one for one in self.messages(folder, topic) if self._has_key(one, key)), max_count):

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
+from brokerstore.identify import FolderKind
 from commitlog import DecodedId, StoredMessage, decode_message_id
+from commitlog.layout import FOREVER_MS
 from commitlog.walk import Blank, LogFiles, Piece
 from storageio import InvalidMessage, StoreCorrupt
 from storebytes.finding import Finding
@@ -150,13 +152,17 @@ class RocketmqBackend(RocketmqFolder):
             raise NoSuchMessage(text, f"run: brokerstore {inside[1]}")
         return found
 
-    def query(self, topic: str, key: str, times: tuple[int | None, int | None], max_count: int) -> Iterator[StoredMessage]:
+    def query(
+        self, topic: str, key: str, times: tuple[int | None, int | None], max_count: int, *, is_tag: bool = False
+    ) -> Iterator[StoredMessage]:  # fmt: skip
         """Return the messages, oldest first; an empty answer is explained on stderr."""
-        self.require_index_layout()
+        self.require_index_layout(has_rocksdb=True)
         path = quote(self.target.path)
+        if self.facts.kind is FolderKind.ROCKSDB or self.facts.keeps_no_index:
+            return self._query_rocksdb(topic, key, times, max_count, is_tag=is_tag)
         with self.open_store() as store:
             store.engine.undispatched.is_reported = True  # no warning about queues: a query searches the log
-            found = store.query(topic, key, *times, max_count)
+            found = (store.query_tag if is_tag else store.query)(topic, key, *times, max_count)
             is_known = bool(found) or topic in store.topics()
             unsearched = store.unsearched_bytes
         if unsearched:
@@ -164,12 +170,29 @@ class RocketmqBackend(RocketmqFolder):
             print_line(f"brokerstore: incomplete: {lacking}; run: brokerstore rebuild {path} index --apply")
             self.is_incomplete = True
         if not found and is_known:
-            print_line(f"brokerstore: no message of topic {topic!r} has the key {key!r}; run: brokerstore dump {path}")
+            what = "tag" if is_tag else "key"
+            print_line(f"brokerstore: no message of topic {topic!r} has the {what} {key!r}; run: brokerstore dump {path}")
         if not is_known:
             print_line(f"brokerstore: there is no topic {topic!r}; run: brokerstore ls {path}")
         if not self.facts.has("index"):
             print_line("brokerstore: there is no index folder; `brokerstore rebuild DIR index --apply` creates it")
         return iter(found)
+
+    def _query_rocksdb(
+        self, topic: str, key: str, times: tuple[int | None, int | None], max_count: int, *, is_tag: bool
+    ) -> Iterator[StoredMessage]:  # fmt: skip
+        """Search a folder that no engine opens; an empty answer is explained on stderr."""
+        from messagestore.read.key_search import search_key
+
+        config = self.facts.with_sizes(self.config(), guesses=True)
+        low, high = times[0] or 0, FOREVER_MS if times[1] is None else times[1]
+        found = search_key(self.facts, config, self.files(), topic, key, is_tag=is_tag)
+        newest = deque((one for one in found if low <= one.store_timestamp_ms <= high), maxlen=max_count)
+        if not newest:
+            what = "tag" if is_tag else "key"
+            path = quote(self.target.path)
+            print_line(f"brokerstore: no message of topic {topic!r} has the {what} {key!r}; run: brokerstore dump {path}")
+        return iter(newest)
 
     def tail(self, filters: Filters, lines: int, follow: bool) -> Iterator[StoredMessage]:
         """Return the last records of the log, then with `follow` those that arrive."""

@@ -30,7 +30,7 @@ from ..output import (
     time_text,
 )
 from .rocketmq_folder import RocketmqFolder
-from .rocketmq_timers import in_wheel, in_wheel_text
+from .rocketmq_timers import in_rocksdb, in_wheel, in_wheel_text
 
 
 def info(folder: RocketmqFolder) -> Answer:
@@ -40,6 +40,8 @@ def info(folder: RocketmqFolder) -> Answer:
     if target.kind is FolderKind.ROCKETMQ:
         for name, read in _PARTS.items():
             facts[name] = _try(read, folder.facts, problems)
+        if facts["transactions"] is None:  # they are not in RocksDB
+            del facts["transactions"]
     elif target.kind is FolderKind.ROCKSDB:
         facts["timers"] = _try(in_wheel, folder.facts, problems)
         facts["parts"] = _try(_parts, folder.facts, problems)
@@ -152,6 +154,7 @@ _PARTS: dict[str, Callable[[FolderFacts], Any]] = {
     "checkpoint": _checkpoint,
     "config": _config,
     "timers": in_wheel,
+    "transactions": in_rocksdb,
     "parts": _parts,
 }
 
@@ -188,6 +191,8 @@ def _part_texts(facts: dict[str, Any]) -> dict[str, object]:
         texts["Config"] = ", ".join(sorted(config))
     if timers := facts.get("timers"):
         texts["Timers"] = in_wheel_text(timers)
+    if transactions := facts.get("transactions"):
+        texts["Transactions"] = f"{transactions['open']} open"
     for use, title in (("kept", "Not read"), ("unsupported", "Unsupported")):
         names = [f"{part['name']} ({part['what']})" for part in facts.get("parts") or () if part["use"] == use]
         if names:

@@ -9,14 +9,16 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+from brokerstore.identify import FolderKind
 from consumequeue import Boundary
 from messagestore import MessageStore, SharedStore
 from messagestore.broker.config.consumer_offsets import ConsumerOffsets, offsets_table
 from messagestore.folder import refuse_unknown_end
-from storageio import REAL_DISK, InvalidMessage
+from storageio import REAL_DISK, InvalidMessage, UnknownStore
 
 from ..output import Answer, Table
 from .rocketmq_folder import RocketmqFolder
+from .rocketmq_rocksdb import queue_rows
 from .rocketmq_writing import changing
 
 KEYS = ("group", "topic", "queue_id", "offset", "min_offset", "max_offset", "lag")
@@ -34,10 +36,36 @@ def _table(folder: RocketmqFolder) -> ConsumerOffsets:
 
 def show(folder: RocketmqFolder, group: str | None, topic: str | None) -> Answer:
     """List one row a group, topic and queue."""
+    if folder.facts.kind is FolderKind.ROCKSDB:
+        return _answer(list(_rows(_RocksdbEnds(folder), _table(folder), group, topic)), {})
     with folder.open_store() as store:
         incomplete = folder.incomplete_keys(store)
         _table(folder)
-        return _answer(list(_rows(store, group, topic)), incomplete)
+        offsets = store.engine.consumer_offsets()  # with what a writer acknowledged since it wrote the file
+        return _answer(list(_rows(store, offsets, group, topic)), incomplete)
+
+
+class _RocksdbEnds:
+    """The ends of queues in RocksDB, with the methods that a row needs of a store."""
+
+    def __init__(self, folder: RocketmqFolder) -> None:
+        """Read the first and last offset of each queue."""
+        found = queue_rows(folder)
+        if found is None:
+            raise UnknownStore(f"{folder.target.path}: the queues in RocksDB cannot be read")
+        self._ends = {(topic, queue_id): (low, high) for topic, queue_id, low, high, _ in found}
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Return the ids of a topic's queues."""
+        return sorted(queue_id for name, queue_id in self._ends if name == topic)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Return the first offset of a queue, 0 for an unknown one."""
+        return self._ends.get((topic, queue_id), (0, 0))[0]
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Return the next offset of a queue, 0 for an unknown one."""
+        return self._ends.get((topic, queue_id), (0, 0))[1]
 
 
 def lag_rows(folder: RocketmqFolder) -> list[Row]:
@@ -46,8 +74,7 @@ def lag_rows(folder: RocketmqFolder) -> list[Row]:
     return rows
 
 
-def _rows(store: MessageStore, group: str | None, topic: str | None) -> Iterator[Row]:
-    offsets = store.engine.consumer_offsets()  # with what a writer acknowledged since it wrote the file
+def _rows(store: MessageStore | _RocksdbEnds, offsets: ConsumerOffsets, group: str | None, topic: str | None) -> Iterator[Row]:
     queue_ids = functools.cache(lambda topic: filled_queues(store, topic))  # it lists folders, and each group asks again
     for one_group, one_topic in offsets.pairs():
         if group in (None, one_group) and topic in (None, one_topic):
@@ -57,12 +84,12 @@ def _rows(store: MessageStore, group: str | None, topic: str | None) -> Iterator
                 yield row | {"lag": offsets.waiting(one_topic, one_group, queue_id, row["min_offset"], row["max_offset"])}
 
 
-def filled_queues(store: MessageStore, topic: str) -> list[int]:
+def filled_queues(store: MessageStore | _RocksdbEnds, topic: str) -> list[int]:
     """Return the ids of a topic's queues that ever had a message."""
     return [queue_id for queue_id in store.queue_ids(topic) if store.max_offset(topic, queue_id)]
 
 
-def _row(store: MessageStore | SharedStore, group: str, topic: str, queue_id: int, offset: int | None) -> Row:
+def _row(store: MessageStore | SharedStore | _RocksdbEnds, group: str, topic: str, queue_id: int, offset: int | None) -> Row:
     """An offset of None means that the group committed nothing of this queue and has yet to read all of it."""
     low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
     lag = max(0, high - max(low, offset or 0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from messagestore.folder_contents import has_rocksdb
+from messagestore.folder_contents import queues_databases
 from messagestore.rocksdb.database import EXTRA, can_read, open_database
 from messagestore.rocksdb.queues import read_units
 from storageio import REAL_DISK, StoreError
@@ -13,15 +13,15 @@ from storebytes.finding import Finding
 from ..output import print_line
 from .rocketmq_folder import RocketmqFolder
 
-QUEUES = "consumequeue"
 Row = tuple[str, int, int, int, int]
 
 
 def queue_rows(folder: RocketmqFolder) -> list[Row] | None:
     """Return topic, queue id, first offset, next offset and number of messages; None if the queues cannot be read."""
-    path = os.path.join(folder.target.path, QUEUES)
-    if not has_rocksdb(REAL_DISK, path):
+    names = queues_databases(REAL_DISK, folder.target.path)
+    if not names:
         return None
+    path = os.path.join(folder.target.path, names[0])
     if not can_read():
         print_line(f"brokerstore: queues from the log: RocksDB is read with pip install 'brokerstore[{EXTRA}]'")
         return None

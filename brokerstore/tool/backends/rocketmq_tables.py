@@ -38,6 +38,9 @@ def ls(folder: RocketmqFolder, only: str | None) -> Answer:
         for finding in files.check():
             folder.add(finding)
         rows = list(_rows_of_queues(folder, max(0, files.files[0].start_offset if files.files else 0)))
+        if folder.facts.contents.has_both_queues:  # LMQs are in RocksDB alone
+            known = {(row["topic"], row["queue_id"]) for row in rows}
+            rows += [_row(*row) for row in queue_rows(folder) or () if row[:2] not in known]
         incomplete = _incomplete(folder)
     else:
         rows = _rows_of_rocksdb(folder) or _rows_of_log(folder)

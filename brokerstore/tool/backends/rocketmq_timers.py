@@ -20,19 +20,27 @@ Row = dict[str, Any]
 
 
 def in_wheel(facts: FolderFacts) -> Row | None:
-    """Return how many timers the wheel has and when the next is due; None without a wheel. No message is read."""
+    """Return how many timers wheel and RocksDB have and when the next is due; None without either. No message is read."""
+    from messagestore.rocksdb.store_rows import stored_timers
     from messagestore.timers.layout import PRECISION_MS, TimerCheckpoint, slot_s
     from messagestore.timers.wheel import read_timer_checkpoint, used_slots
 
-    if not facts.has("timerwheel"):
+    stored = stored_timers(REAL_DISK, facts.path)
+    if not facts.has("timerwheel") and stored is None:
         return None
     check = read_timer_checkpoint(REAL_DISK, facts.path) or TimerCheckpoint()
     slots = [slot for slot in used_slots(REAL_DISK, facts.path) if slot.due_s >= slot_s(check.last_read_ms)]
-    next_due_s = min((slot.due_s for slot in slots), default=None)
-    return {
-        "pending": sum(slot.units for slot in slots),
-        "next_due_ms": None if next_due_s is None else next_due_s * PRECISION_MS,
-    }
+    rows = stored.pending() if stored is not None else []
+    due_ms = [*(slot.due_s * PRECISION_MS for slot in slots), *(row.due_ms for row in rows)]
+    return {"pending": sum(slot.units for slot in slots) + len(rows), "next_due_ms": min(due_ms, default=None)}
+
+
+def in_rocksdb(facts: FolderFacts) -> Row | None:
+    """Return how many transactions are open; None unless the broker keeps them in RocksDB."""
+    from messagestore.rocksdb.store_rows import stored_transactions
+
+    found = stored_transactions(REAL_DISK, facts.path)
+    return None if found is None else {"open": len(found)}
 
 
 def in_wheel_text(found: Row) -> str:
@@ -47,7 +55,7 @@ def pending(folder: RocketmqFolder) -> PendingTimers | None:
     from messagestore.timers.pending import pending_timers
 
     facts = folder.facts
-    if not facts.has("timerlog") and not facts.has("timerwheel"):
+    if not facts.has("timerlog") and not facts.has("timerwheel") and not facts.contents.has_rocksdb_rows:
         return None
     try:
         with folder.queues() as queues:

@@ -13,7 +13,7 @@ from storageio import Disk, InvalidMessage, StoreCorrupt
 
 from ...folder_contents import has_rocksdb
 from ...paths import StorePaths
-from ...rocksdb.config import DATABASES
+from ...rocksdb.config import DATABASES, METADATA
 from .config_files import Document
 from .config_table import ConfigTable
 
@@ -245,7 +245,7 @@ def deleted_topics(disk: Disk, paths: StorePaths) -> Callable[[str], bool]:
 
     Version 2 of the configuration lacks topics that clients created by sending.
     """
-    if not any(has_rocksdb(disk, os.path.join(paths.root, name)) for name in DATABASES):
+    if not any(has_rocksdb(disk, os.path.join(paths.root, name)) for name in (METADATA, *DATABASES)):
         return lambda _topic: False
     topics = Topics(disk, paths.config)
     return lambda topic: is_deleted(topics, topic)

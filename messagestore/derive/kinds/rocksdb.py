@@ -18,6 +18,7 @@ from commitlog.topic_names import SCHEDULE_TOPIC
 from commitlog.walk import LogFiles, Piece
 from storageio import Disk, Kind, StoreCorrupt, StoreError
 from storebytes.finding import Finding
+from storebytes.plan import count_text
 
 from ...broker.config.topics import deleted_topics
 from ...folder_contents import has_rocksdb
@@ -93,12 +94,31 @@ class _RocksdbCheck:
         yield from self._units()
 
     def _records(self) -> Iterator[Finding]:
-        """Look up the units of each record."""
+        """Look up the units of each record.
+
+        A killed broker loses the units behind some record, because its write-ahead log is empty: that is one finding.
+        """
+        lost: list[Finding] = []  # of records behind the last one with a unit
+        lost_from = lost_count = 0
         for step in self._files.walk():
             for message in step.messages() if isinstance(step, Piece) else ():
                 self._end = message.physical_offset + message.size
-                if is_dispatched(message):
-                    yield from self._record(message)
+                if not is_dispatched(message):
+                    continue
+                before = self._found
+                found = list(self._record(message))
+                if self._found > before:
+                    yield from lost
+                    lost, lost_count = [], 0
+                    yield from found
+                elif found:
+                    lost_from = lost_from if lost_count else message.physical_offset
+                    lost_count += 1
+                    lost += found[: FINDINGS_MAX + 1 - len(lost)]
+        if lost_count:
+            expected = f"units of the {count_text(lost_count, 'message')} from {lost_from} on"
+            found_text = "none: the write-ahead log of the queues is empty, as after a kill; the log is intact"
+            yield Finding(self._database.path, 0, UNIT, expected, found_text)
 
     def _record(self, message: StoredMessage) -> Iterator[Finding]:
         """Look up a record's own unit, and those in queues of other topics; a broker that does not build these writes none."""

@@ -16,7 +16,10 @@ import pytest
 
 HERE = Path(__file__).parent
 VERSION = "5.3.3"
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "brokerstore" / f"rocketmq-{VERSION}"
+CLIENT_LEAST = 5  # major version that has all clients of the drivers; an older broker gets those of `VERSION`
+CLIENT_PARTS = {"5.5.1": "5.5.0"}  # name server and clients, where they cannot be resolved in the broker's version
+BROKER_SOURCES = ("Broker.java", "Lines.java")
+CACHES = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "brokerstore"
 MAVEN_PATIENCE_S = 240
 ANSWER_PATIENCE_S = 120
 STOP_PATIENCE_S = 120
@@ -44,24 +47,28 @@ def why_not() -> str:
     return ""
 
 
-def prepare_or_skip() -> None:
-    """Prepare the jars; skip the test with the reason if that fails."""
+def prepare_or_skip(*versions: str) -> None:
+    """Prepare the jars of brokers; skip the test with the reason if that fails."""
     try:
-        prepare()
+        for version in versions or (VERSION,):
+            prepare(version)
     except RuntimeError as error:
         pytest.skip(str(error))
 
 
-def prepare() -> str:
+def prepare(version: str = VERSION) -> str:
     """Return the class path; resolve the jars and compile changed drivers if necessary.
 
     Raises RuntimeError if Maven cannot resolve the jars.
     """
-    jars = CACHE / f"lib-{digest([HERE / 'pom.xml'])}"
+    cache = CACHES / f"rocketmq-{version}"
+    jars = cache / f"lib-{digest([HERE / 'pom.xml'])}"
     if not jars.is_dir():
-        _resolve(jars)
-    sources = sorted((HERE / "java").glob("*.java"))
-    classes = CACHE / f"classes-{digest([*sources, HERE / 'logback.xml'])}"
+        _resolve(jars, version)
+    is_broker_only = int(version.split(".")[0]) < CLIENT_LEAST
+    found = sorted((HERE / "java").glob("*.java"))
+    sources = [path for path in found if path.name in BROKER_SOURCES or not is_broker_only]
+    classes = cache / f"classes-{digest([*sources, HERE / 'logback.xml'])}"
     if not classes.is_dir():
         made = classes.with_name(f"{classes.name}-{os.getpid()}")
         command = ["javac", "-nowarn", "-proc:none", "-encoding", "UTF-8", "-cp", f"{jars}/*", "-d", str(made)]
@@ -75,14 +82,17 @@ def digest(paths: list[Path]) -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
 
 
-def _resolve(jars: Path) -> None:
+def _resolve(jars: Path, version: str) -> None:
     """Copy the jars into a temporary folder and rename it when complete."""
     made = jars.with_name(f"{jars.name}-{os.getpid()}")
     command = ["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), "dependency:copy-dependencies"]
-    command += [f"-DoutputDirectory={made}", "-DincludeScope=runtime"]
+    command += [f"-DoutputDirectory={made}", "-DincludeScope=runtime", f"-Drocketmq.version={version}"]
+    command += [f"-Drocketmq.client.version={CLIENT_PARTS.get(version, version)}"]
+    if int(version.split(".")[0]) < CLIENT_LEAST:
+        command.append("-Pbroker-4")  # what the drivers need
     done = subprocess.run(command, capture_output=True, text=True, timeout=MAVEN_PATIENCE_S, check=False)
     if done.returncode != 0:
-        raise RuntimeError(f"Maven cannot resolve RocketMQ {VERSION}: {done.stdout[-300:]}")
+        raise RuntimeError(f"Maven cannot resolve RocketMQ {version}: {done.stdout[-300:]}")
     take_name(made, jars)
 
 
@@ -156,12 +166,16 @@ class Jvm(LineProcess):
     """One JVM that runs one of the drivers in `java/`."""
 
     def __init__(
-        self, main: str, arguments: list[str], errors: Path, *, heap: str = "512m", options: list[str] | None = None
-    ) -> None:
+        self, main: str, arguments: list[str], errors: Path, *, heap: str = "512m", options: list[str] | None = None,
+        version: str = VERSION,
+    ) -> None:  # fmt: skip
         """Start the JVM; the file `errors` is the only place that RocketMQ's own logs go to."""
-        path = prepare()
+        path = prepare(version)
         logback = path.split(":")[0] + "/logback.xml"
         own = [f"-Drmq.logback.configurationFile={logback}", f"-Dlogback.configurationFile={logback}"]
         own += [f"-Duser.home={errors.parent}", f"-Drocketmq.home.dir={errors.parent}"]
         command = ["java", f"-Xmx{heap}", *OPTIONS, *(SMALL_JVM if options is None else options), *own, "-cp", path, main]
+        if int(version.split(".")[0]) < CLIENT_LEAST:  # such a broker demands the file
+            (errors.parent / "conf").mkdir(exist_ok=True)
+            (errors.parent / "conf" / "logback_broker.xml").write_text("<configuration/>")
         super().__init__([*command, *arguments], errors)

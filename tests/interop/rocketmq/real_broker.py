@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from .jvm import Jvm
+from .jvm import VERSION, Jvm
 
 NAME = "interop-a"
 CLUSTER = "interop"
@@ -73,13 +73,15 @@ class RealBroker:
     """A running name server and broker on a store's folder, with clients.  Leaving the context kills what still runs."""
 
     def __init__(
-        self, store: Path, scratch: Path, *, port: int | None = None, jvm: dict[str, Any] | None = None, **settings: Any
+        self, store: Path, scratch: Path, *, port: int | None = None, jvm: dict[str, Any] | None = None,
+        version: str = VERSION, **settings: Any,
     ) -> None:  # fmt: skip
         """Start the processes; `scratch` gets configuration and logs; `port` is the broker's, if a test needs to know it.
 
-        `jvm` has heap and options of both JVMs; by default they are small.
+        `jvm` has heap and options of both JVMs; by default they are small. `version` is the broker's.
         """
         self._jvm = jvm or {}
+        self._version = version
         names_port, high_availability_port, free = free_ports(3)
         self.port = port or free
         scratch.mkdir(parents=True, exist_ok=True)
@@ -100,7 +102,8 @@ class RealBroker:
         self._scratch, self._names_port = scratch, names_port
         self.server = self._start()
         try:
-            self.clients = client(f"127.0.0.1:{names_port}", f"127.0.0.1:{self.port}", scratch, **self._jvm)
+            own = {"version": version if version >= VERSION else VERSION} | self._jvm
+            self.clients = client(f"127.0.0.1:{names_port}", f"127.0.0.1:{self.port}", scratch, **own)
             self.started = self.server.answer()
             self.clients.answer()
         except BaseException:
@@ -113,7 +116,8 @@ class RealBroker:
 
     def _start(self) -> Jvm:
         arguments = [str(self._names_port), str(self.conf)]
-        return Jvm("Broker", arguments, self._scratch / "broker.stderr", **({"heap": BROKER_HEAP} | self._jvm))
+        own = {"heap": BROKER_HEAP, "version": self._version} | self._jvm
+        return Jvm("Broker", arguments, self._scratch / "broker.stderr", **own)
 
     def restart(self) -> None:
         """Kill the broker with SIGKILL and start it again; its clients stay."""

@@ -17,7 +17,7 @@ from messagestore import MessageStore
 from messagestore.repair.verification import verify_store
 from rocketlink import BrokerServer
 
-from .jvm import CACHE, LineProcess, digest, prepare_or_skip, take_name
+from .jvm import CACHES, LineProcess, digest, prepare_or_skip, take_name
 from .live import CONFIG, KILLS, LIVE, MARKS, PATIENCE_S, QUEUES, SIZES
 from .real_broker import CLUSTER, NAME, RealBroker, until
 
@@ -41,9 +41,9 @@ Clients = Callable[..., Any]
 
 def go_program() -> str:
     """Return the path of the compiled driver; skip the test if Go cannot get the client's modules."""
-    program = CACHE / f"go-clients-{digest(sorted(SOURCES.iterdir()))}"
+    program = CACHES / f"go-clients-{digest(sorted(SOURCES.iterdir()))}"
     if not program.is_file():
-        CACHE.mkdir(parents=True, exist_ok=True)
+        CACHES.mkdir(parents=True, exist_ok=True)
         made = program.with_name(f"{program.name}-{os.getpid()}")
         command = ["go", "build", "-buildvcs=false", "-o", str(made), "."]
         done = subprocess.run(command, cwd=SOURCES, capture_output=True, text=True, timeout=BUILD_PATIENCE_S, check=False)

@@ -33,7 +33,11 @@ public class Broker {
     private static NamesrvController nameServer(int port) throws Exception {
         NettyServerConfig server = new NettyServerConfig();
         server.setListenPort(port);
-        server.setBindAddress("127.0.0.1");
+        try {
+            NettyServerConfig.class.getMethod("setBindAddress", String.class).invoke(server, "127.0.0.1");
+        } catch (NoSuchMethodException error) {
+            // RocketMQ 4 has no such setting
+        }
         NamesrvController names = new NamesrvController(new NamesrvConfig(), server);
         if (!names.initialize()) throw new IllegalStateException("the name server does not start");
         names.start();
