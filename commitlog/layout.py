@@ -20,6 +20,16 @@
     89      2     properties_size       then the properties
 
 From `born_host` on the offsets hold for IPv4 hosts; HOST_GROWTH more bytes for each IPv6 host before a field.
+
+In a DLedger log (`docs/formats/dledger.md`) an entry header of 48 bytes precedes each record; it needs no mark, because its first
+field is the size of no record:
+
+    0       4     entry_magic           1; -1 begins a blank, whose size follows
+    4       4     entry_size            header and record
+    8       8     entry_index           counts the entries of the whole log
+    16      8     entry_term            never falls
+    24      8     entry_position        this header's first byte in the whole log
+    44      4     entry_body_size       the record
 """
 
 SIZE_AT = 0
@@ -54,6 +64,16 @@ MAGIC_BLANK = -875286124  # 0xCBD43194
 FOREVER_MS = (1 << 63) - 1  # later than every store time
 BLANK_SIZE = 8  # size and magic; each file reserves room for one
 CRC_MASK = 0x7FFFFFFF
+
+ENTRY_MAGIC = 1
+ENTRY_BLANK_MAGIC = -1
+ENTRY_SIZE_AT = 4
+ENTRY_INDEX_AT = 8
+ENTRY_TERM_AT = 16
+ENTRY_POSITION_AT = 24
+ENTRY_BODY_SIZE_AT = 44
+ENTRY_HEADER_SIZE = 48
+ENTRY_UNIT_SIZE = 32  # in the index of the entries: magic, position, size, index, term
 FILE_NAME_SIZE = 20
 FILE_SIZE_DEFAULT = 1 << 30
 

@@ -19,10 +19,10 @@ from storebytes.finding import Finding, note
 
 from ._message_cy import StoredMessage
 from ._scan_cy import Reader, find_fillers, find_nonzero, scan
-from .checks import BLANK, CHECK_ALL, CHECK_RECORD, EMPTY, STOPS, TORN
+from .checks import BAD_ENTRY, BLANK, CHECK_ALL, CHECK_RECORD, EMPTY, STOPS, TORN
 from .cursor import FileCursor, is_file_end, newer_record
 from .findings import UNKNOWN_VERSION, Location, describe, unknown_version
-from .layout import BLANK_SIZE, FILE_NAME_SIZE, RECORD_SIZE_MIN
+from .layout import BLANK_SIZE, ENTRY_HEADER_SIZE, ENTRY_POSITION_AT, FILE_NAME_SIZE, RECORD_SIZE_MIN
 from .mapped_file import MappedFile
 from .offset_files import NFS_PREFIX, OFFSET_MAX, OffsetFile, common_file_size, file_name
 from .unknown_version import find_unknown_version, fits_known_version
@@ -228,6 +228,15 @@ class LogFiles:
             return found if isinstance(found, StoredMessage) else None
         return None
 
+    def step_offset(self, offset: int) -> int:
+        """Return where a walk meets the record at a physical offset: at the header of its entry in a DLedger log."""
+        found = self.find(offset)
+        if found is None or offset - found.start_offset < ENTRY_HEADER_SIZE:
+            return offset
+        file = MappedFile.of(self._disk, found, writable=False)
+        entry = Location(file.view, offset - found.start_offset - ENTRY_HEADER_SIZE, found.start_offset)
+        return offset - ENTRY_HEADER_SIZE if entry.is_entry and entry.integer(ENTRY_POSITION_AT, 8) == entry.base + entry.at else offset
+
     def find(self, offset: int) -> OffsetFile | None:
         """Return the file that holds a physical offset."""
         for file in self.files:
@@ -242,7 +251,7 @@ class LogFiles:
         return fits_known_version(file.view, finding.offset, file.start_offset)
 
     def message_at(self, offset: int) -> StoredMessage | Finding | None:
-        """Return the record that starts at a physical offset, or what is wrong with it; None outside of all files."""
+        """Return the record or entry that starts at a physical offset, or what is wrong with it; None outside of all files."""
         found = self.find(offset)
         if found is None:
             return None
@@ -254,7 +263,8 @@ class LogFiles:
             return Finding(file.path, location.at, "blank", "a record", f"a blank record of {location.integer(0)} bytes")
         if code == TORN and location.left < BLANK_SIZE:
             return Finding(file.path, location.at, STOPS[TORN], "a record", f"the last {location.left} bytes of the file")
-        return reader.decode(location.at, 0) if code > 0 else describe(file.path, location, STOPS[code])
+        here = location.record if location.is_entry else location
+        return reader.decode(here.at, 0) if code > 0 else describe(file.path, location, STOPS[code])
 
 
 def _is_compacted(folder: str) -> bool:
@@ -276,6 +286,7 @@ class _LogWalk:
         self._checks = checks_of(is_compacted=is_compacted)
         self._end = end_offset
         self._last_ms = 0  # store time of the last good record
+        self._entry = (-1, 0)  # index and term of the last entry of a DLedger log, index -1 if it is not known
         self._open: list[Finding] = []  # zeros that end the log, unless a later file has records
         self._tail: Finding | None = None  # a bad position with no good record after it so far
 
@@ -298,14 +309,16 @@ class _LogWalk:
 
     def _file(self, file: MappedFile) -> Iterator[Step]:
         """Yield the steps of one file; each turn advances, so there are at most as many turns as bytes."""
-        view, at = file.view, 0
+        view, at, before = file.view, 0, -1
         stop = file.size_bytes if self._end is None else min(file.size_bytes, self._end - file.start_offset)
         file.expect_sequential()
         while at < stop:
-            piece, why = _piece(file, at, self._checks, stop=stop)
+            piece, why = _piece(file, at, self._checks, stop=stop, before=before)
             if piece.positions:
                 yield from self._resume(piece)
+                yield from self._order(piece)
                 yield piece
+                before = piece.positions[-1]
             location = Location(view, piece.stop, file.start_offset)
             if why == "full":
                 at = piece.stop
@@ -313,6 +326,8 @@ class _LogWalk:
                 break
             else:
                 at = yield from self._report_stop(file, location, why, stop)
+                before = -1
+                self._entry = (-1, 0)
                 assert at > location.at, "a walk goes forward"
         file.close()
 
@@ -322,6 +337,15 @@ class _LogWalk:
             yield from self._open
         self._open, self._tail = [], None
         self._last_ms = Reader(piece.view, piece.base).store_time(piece.positions[-1])
+
+    def _order(self, piece: Piece) -> Iterator[Finding]:
+        """Report the first entry of a file that does not follow the last one of the file before."""
+        first, last = (Location(piece.view, at - ENTRY_HEADER_SIZE, piece.base) for at in (piece.positions[0], piece.positions[-1]))
+        if piece.start == 0 and first.at == 0 and self._entry[0] >= 0:
+            index, term = first.entry
+            if index != self._entry[0] + 1 or term < self._entry[1]:
+                yield describe(piece.file, first, STOPS[BAD_ENTRY])
+        self._entry = last.entry if last.at >= 0 and last.is_entry else (-1, 0)
 
     def _report_stop(self, file: MappedFile, location: Location, why: str, stop: int) -> Generator[Step, None, int]:
         """Report what is at the position; return where to continue."""
@@ -335,7 +359,10 @@ class _LogWalk:
             return file.size_bytes
         finding = describe(file.path, location, why)
         # The smallest record has a topic of one letter: what is nearer lies inside of the damaged one, a record in its body.
-        ahead = newer_record(file, location.at + RECORD_SIZE_MIN + 1, self._last_ms)
+        is_header = finding.kind == STOPS[BAD_ENTRY]  # its record may be whole
+        is_record = not is_header and location.is_entry
+        nearest = ENTRY_HEADER_SIZE if is_header else RECORD_SIZE_MIN + 1 + (ENTRY_HEADER_SIZE if is_record else 0)
+        ahead = newer_record(file, location.at + nearest, self._last_ms)
         ahead = -1 if ahead >= stop else ahead
         if why != STOPS[EMPTY]:
             yield finding
@@ -358,11 +385,13 @@ class _LogWalk:
             yield unknown_version(file.path, Location(location.view, inside, location.base))
 
 
-def _piece(file: MappedFile, at: int, checks: int, *, stop: int) -> tuple[Piece, str]:
-    """Return consecutive records from `at` on, and why there are no more."""
+def _piece(file: MappedFile, at: int, checks: int, *, stop: int, before: int) -> tuple[Piece, str]:
+    """Return consecutive records from `at` on, behind the one at `before`, and why there are no more."""
     view = file.view
     positions = array("q", bytes(8 * min(PIECE_RECORDS, (stop - at) // BLANK_SIZE + 1)))
-    where, why, rows, protected, _ = scan(view, at, stop, file.start_offset, checks, positions, count_protected=True)
+    where, why, rows, protected, _ = scan(
+        view, at, stop, file.start_offset, checks, positions, count_protected=True, before=before
+    )
     return Piece(file.path, view, file.start_offset, at, where, positions[:rows], protected), why
 
 

@@ -37,7 +37,7 @@ def info(folder: RocketmqFolder) -> Answer:
     """Describe what the folder holds, and what is wrong with it at first sight."""
     target, problems = folder.target, folder.problems
     facts = _log_facts(folder)
-    if target.kind is FolderKind.ROCKETMQ:
+    if folder.facts.is_store:
         for name, read in _PARTS.items():
             facts[name] = _try(read, folder.facts, problems)
     elif target.kind is FolderKind.ROCKSDB:
