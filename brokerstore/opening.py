@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 _ENGINES = {
     FolderKind.ROCKETMQ: ("messagestore", "MessageStore"),
     FolderKind.DLEDGER: ("messagestore", "MessageStore"),
-    FolderKind.RABBITMQ: ("rabbitstore", "RabbitStore")}
+    FolderKind.RABBITMQ: ("rabbitstore", "RabbitStore"),
+}
 
 
 @overload

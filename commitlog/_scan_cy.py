@@ -15,11 +15,13 @@ except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
 from ._message_cy import StoredMessage
 from .checks import BAD_BODY_CRC, BAD_ENTRY, BAD_RECORD_CRC, CHECK_ALL, STOPS
+from .entry_layout import (
+    ENTRY_HEADER_SIZE, ENTRY_INDEX_AT, ENTRY_MAGIC, ENTRY_POSITION_AT, ENTRY_SIZE_AT, ENTRY_TERM_AT, ENTRY_UNIT_SIZE,
+)  # fmt: skip
 from .layout import (
     BODY_CRC_AT, BORN_HOST_AT, BORN_HOST_V6, BORN_TIME_AT, FLAG_AT, HOST_SIZE, HOST_SIZE_V6, MAGIC_AT,
     MAGIC_V1, MAGIC_V2, NAME_END, PAIR_END, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, RECORD_SIZE_MIN,
-    SIZE_AT, STORE_HOST_V6, SYS_FLAG_AT, ENTRY_HEADER_SIZE, ENTRY_INDEX_AT, ENTRY_MAGIC,
-    ENTRY_POSITION_AT, ENTRY_SIZE_AT, ENTRY_TERM_AT, ENTRY_UNIT_SIZE,
+    SIZE_AT, STORE_HOST_V6, SYS_FLAG_AT,
 )  # fmt: skip
 
 if not cython.compiled:
@@ -29,7 +31,8 @@ if not cython.compiled:
     )  # fmt: skip
 
     from ._record_cy import (
-        carries_checksum, check_record, check_step, is_filler_at, record_in, store_time_of, topic_position, topic_size_at, topic_size_size,
+        carries_checksum, check_record, check_step, is_filler_at, record_in, store_time_of,
+        topic_position, topic_size_at, topic_size_size,
     )  # fmt: skip
 
 SPACE = 32
@@ -310,8 +313,8 @@ def scan(
     "full" if the columns have no place for the next record.  Checksum properties are counted only with `count_protected`: that
     takes as long as all the rest of a walk by headers.
 
-    The entries of a DLedger log must follow each other: the first one the record at the position `before` of the same buffer, if
-    that is given.  `start`, `stop` and the end position are those of entries, all else means their records.
+    The entries of a DLedger log must follow each other, and the first one that of the record at position `before`, unless that
+    is -1.  `start`, `stop` and the end position are those of entries, all else means their records.
     """
     held: memoryview = memoryview(buffer).cast("B")
     held_positions: memoryview = column_of(array("q", [0]) if positions is None else positions, 8)

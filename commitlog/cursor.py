@@ -8,7 +8,8 @@ from typing import Self
 
 from ._scan_cy import Reader, scan
 from .checks import BLANK, CHECK_POSITION, EMPTY, STOPS, TORN
-from .layout import BLANK_SIZE, ENTRY_BLANK_MAGIC
+from .entry_layout import ENTRY_BLANK_MAGIC
+from .layout import BLANK_SIZE
 from .mapped_file import MappedFile
 from .resync import find_in_file
 

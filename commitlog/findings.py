@@ -25,14 +25,7 @@ from .checks import (
     TORN,
     TORN_PROPERTIES,
 )
-from .layout import (
-    BODY_AT,
-    BODY_CRC_AT,
-    BODY_SIZE_AT,
-    BORN_HOST_V6,
-    CRC_DIGITS,
-    CRC_MASK,
-    CRC_SIZE,
+from .entry_layout import (
     ENTRY_BLANK_MAGIC,
     ENTRY_BODY_SIZE_AT,
     ENTRY_HEADER_SIZE,
@@ -41,6 +34,15 @@ from .layout import (
     ENTRY_POSITION_AT,
     ENTRY_SIZE_AT,
     ENTRY_TERM_AT,
+)
+from .layout import (
+    BODY_AT,
+    BODY_CRC_AT,
+    BODY_SIZE_AT,
+    BORN_HOST_V6,
+    CRC_DIGITS,
+    CRC_MASK,
+    CRC_SIZE,
     HOST_GROWTH,
     MAGIC_AT,
     MAGIC_V1,
@@ -82,6 +84,11 @@ class Location(NamedTuple):
     def is_entry(self) -> bool:
         """Whether the header of a DLedger entry is here."""
         return self.integer(0) == ENTRY_MAGIC and self.integer(ENTRY_SIZE_AT) > 0
+
+    @property
+    def step_size(self) -> int:
+        """The size field of the record or entry here, unchecked."""
+        return self.integer(ENTRY_SIZE_AT if self.is_entry else SIZE_AT)
 
     @property
     def entry(self) -> tuple[int, int]:
@@ -151,7 +158,7 @@ def _record_crcs(location: Location) -> tuple[Value, Value]:
 
 _WORDS: dict[int, Callable[[Location], tuple[Value, Value]]] = {
     BLANK: lambda location: (location.left, location.integer(SIZE_AT)),
-    TORN: lambda location: (f"at most {location.left} bytes", location.integer(ENTRY_SIZE_AT if location.is_entry else SIZE_AT)),
+    TORN: lambda location: (f"at most {location.left} bytes", location.step_size),
     EMPTY: lambda location: ("a record or a blank record", "zeros"),
     BAD_MAGIC: lambda location: ("daa320a7, daa320ab or cbd43194", f"{location.integer(MAGIC_AT) & 0xFFFFFFFF:08x}"),
     BAD_SIZE: _sizes,
@@ -167,11 +174,14 @@ _CODES = {word: code for code, word in STOPS.items()}
 
 
 def describe(file: str, location: Location, why: str) -> Finding:
-    """Return the finding for a position where a walk stopped because of `why`, one of `checks.STOPS`."""
+    """Return the finding for a position where a walk stopped because of `why`, one of `checks.STOPS`.
+
+    What is wrong with the record of an entry is found at the entry.
+    """
     here = location.record if location.is_entry else location
     if _CODES[why] == BAD_MAGIC and is_unknown_version(here.view, here.at, here.base):
         return unknown_version(file, here)
-    code = _CODES[why]
+    code, at = _CODES[why], location.at
     if location.is_entry and code not in (BAD_ENTRY, TORN):
         location = location.record
     elif code == BAD_ENTRY and not holds_entries(file) and location.integer(MAGIC_AT) in (MAGIC_V1, MAGIC_V2):
@@ -179,12 +189,13 @@ def describe(file: str, location: Location, why: str) -> Finding:
     elif code == BAD_ENTRY or (holds_entries(file) and code in (BLANK, BAD_MAGIC, BAD_SIZE)):
         return Finding(file, location.at, STOPS[BAD_ENTRY], *_entry(location))
     expected, found = _WORDS[code](location)
-    return Finding(file, location.at, "bad_blank_size" if code == BLANK else STOPS[code], expected, found)
+    return Finding(file, at, "bad_blank_size" if code == BLANK else STOPS[code], expected, found)
 
 
 def _entry(location: Location) -> tuple[Value, Value]:
     """Return what is wrong with the header of a DLedger entry (`docs/formats/dledger.md#where-the-log-ends`)."""
-    size, body_size, position = location.integer(ENTRY_SIZE_AT), location.integer(ENTRY_BODY_SIZE_AT), location.base + location.at
+    size, body_size = location.integer(ENTRY_SIZE_AT), location.integer(ENTRY_BODY_SIZE_AT)
+    position = location.base + location.at
     if location.integer(0) == ENTRY_BLANK_MAGIC:
         return f"a blank of {location.left} bytes", f"one of {size} bytes"
     if location.integer(0) != ENTRY_MAGIC:

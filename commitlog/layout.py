@@ -20,16 +20,6 @@
     89      2     properties_size       then the properties
 
 From `born_host` on the offsets hold for IPv4 hosts; HOST_GROWTH more bytes for each IPv6 host before a field.
-
-In a DLedger log (`docs/formats/dledger.md`) an entry header of 48 bytes precedes each record; it needs no mark, because its first
-field is the size of no record:
-
-    0       4     entry_magic           1; -1 begins a blank, whose size follows
-    4       4     entry_size            header and record
-    8       8     entry_index           counts the entries of the whole log
-    16      8     entry_term            never falls
-    24      8     entry_position        this header's first byte in the whole log
-    44      4     entry_body_size       the record
 """
 
 SIZE_AT = 0
@@ -60,6 +50,10 @@ assert RECORD_SIZE_MIN == 91
 MAGIC_V1 = -626843481  # 0xDAA320A7
 MAGIC_V2 = -626843477  # 0xDAA320AB
 MAGIC_BLANK = -875286124  # 0xCBD43194
+
+FOREVER_MS = (1 << 63) - 1  # later than every store time
+BLANK_SIZE = 8  # size and magic; each file reserves room for one
+CRC_MASK = 0x7FFFFFFF
 
 FOREVER_MS = (1 << 63) - 1  # later than every store time
 BLANK_SIZE = 8  # size and magic; each file reserves room for one

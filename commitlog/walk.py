@@ -21,10 +21,11 @@ from ._message_cy import StoredMessage
 from ._scan_cy import Reader, find_fillers, find_nonzero, scan
 from .checks import BAD_ENTRY, BLANK, CHECK_ALL, CHECK_RECORD, EMPTY, STOPS, TORN
 from .cursor import FileCursor, is_file_end, newer_record
+from .entry_layout import ENTRY_HEADER_SIZE, ENTRY_POSITION_AT
 from .findings import UNKNOWN_VERSION, Location, describe, unknown_version
-from .layout import BLANK_SIZE, ENTRY_HEADER_SIZE, ENTRY_POSITION_AT, FILE_NAME_SIZE, RECORD_SIZE_MIN
+from .layout import BLANK_SIZE, FILE_NAME_SIZE, RECORD_SIZE_MIN
 from .mapped_file import MappedFile
-from .offset_files import NFS_PREFIX, OFFSET_MAX, OffsetFile, common_file_size, file_name
+from .offset_files import NFS_PREFIX, OFFSET_MAX, OffsetFile, common_file_size, file_name, holds_entries
 from .unknown_version import find_unknown_version, fits_known_version
 
 PIECE_RECORDS = 65536  # positions found in one call
@@ -32,6 +33,7 @@ HELD_MAX = 256  # maps of a log whose files a writer may delete; each costs a de
 ZEROS_PIECE = 16 << 20
 
 
+LOG_FOLDER = "commitlog"
 COMPACTED_LOGS = "compactionLog"  # the folder of a broker's compacted topics; below it are topics, and in those queues
 
 
@@ -235,7 +237,8 @@ class LogFiles:
             return offset
         file = MappedFile.of(self._disk, found, writable=False)
         entry = Location(file.view, offset - found.start_offset - ENTRY_HEADER_SIZE, found.start_offset)
-        return offset - ENTRY_HEADER_SIZE if entry.is_entry and entry.integer(ENTRY_POSITION_AT, 8) == entry.base + entry.at else offset
+        start = offset - ENTRY_HEADER_SIZE
+        return start if entry.is_entry and entry.integer(ENTRY_POSITION_AT, 8) == start else offset
 
     def find(self, offset: int) -> OffsetFile | None:
         """Return the file that holds a physical offset."""
@@ -339,9 +342,14 @@ class _LogWalk:
         self._last_ms = Reader(piece.view, piece.base).store_time(piece.positions[-1])
 
     def _order(self, piece: Piece) -> Iterator[Finding]:
-        """Report the first entry of a file that does not follow the last one of the file before."""
-        first, last = (Location(piece.view, at - ENTRY_HEADER_SIZE, piece.base) for at in (piece.positions[0], piece.positions[-1]))
-        if piece.start == 0 and first.at == 0 and self._entry[0] >= 0:
+        """Report a file of the wrong kind of log, or whose first entry does not follow the last one of the file before."""
+        ends = piece.positions[0], piece.positions[-1]
+        first, last = (Location(piece.view, at - ENTRY_HEADER_SIZE, piece.base) for at in ends)
+        if piece.start == 0 and first.at < 0 and holds_entries(piece.file):
+            yield describe(piece.file, first._replace(at=0), STOPS[BAD_ENTRY])
+        elif piece.start == 0 and first.at == 0 and os.path.basename(os.path.dirname(piece.file)) == LOG_FOLDER:
+            yield Finding(piece.file, 0, STOPS[BAD_ENTRY], "a record", "the header of a DLedger entry")
+        elif piece.start == 0 and first.at == 0 and self._entry[0] >= 0:
             index, term = first.entry
             if index != self._entry[0] + 1 or term < self._entry[1]:
                 yield describe(piece.file, first, STOPS[BAD_ENTRY])

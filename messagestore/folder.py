@@ -4,8 +4,8 @@ A tool or an engine makes one value for a folder and asks it. The value tells th
 not, the sizes of log, queue and index files, whether the last stop was clean, who has the folder open, and what refuses it:
 
 - `refuse_foreign` is for every open: queues in RocksDB and RabbitMQ's messages
-- `refuse_unsupported` is for writers: also a DLedger log, unsupported parts of a store, records of an unknown version at the beginning of a
-  log file, unknown queue types in `topics.json`, and timer files of an unknown layout
+- `refuse_unsupported` is for writers: also a DLedger log, unsupported parts of a store, records of an unknown version at the
+  beginning of a log file, unknown queue types in `topics.json`, and timer files of an unknown layout
 
 Everything else is checked where it is read: opening and recovery check each record that they scan. Names are listed once;
 what a writer may change meanwhile is read at each call.
@@ -20,7 +20,8 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from commitlog.layout import ENTRY_HEADER_SIZE, MAGIC_AT, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from commitlog.entry_layout import ENTRY_HEADER_SIZE
+from commitlog.layout import MAGIC_AT, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from commitlog.offset_files import OffsetFile
 from commitlog.walk import LogFiles
 from consumequeue.layout import FILE_SIZE_DEFAULT as QUEUE_FILE_SIZE_DEFAULT
@@ -48,6 +49,7 @@ ROCKSDB_PARTS = ("consumequeue", "config/topics", "config/subscriptionGroups", "
 _RABBITMQ_FOLDERS = ("msg_store_persistent", "msg_stores")
 _REPAIR_KEEPS = (("compaction/compactionLog", "compacted topics"), ("kvStore", "the state of pop consumers"))
 _HEADS = {magic.to_bytes(4, "big", signed=True) for magic in (0, MAGIC_V1, MAGIC_V2, MAGIC_BLANK)}
+_RECORD_HEADS = {magic.to_bytes(4, "big", signed=True) for magic in (MAGIC_V1, MAGIC_V2)}
 _QUEUE_TYPE = re.compile(rb'"queue\.type"\s*:\s*"((?:[^"\\]|\\.)*)"')
 _QUEUE_TYPES = ("BatchCQ", "SimpleCQ")
 TOPICS_SIZE_MAX = 1 << 30
@@ -253,6 +255,14 @@ class FolderFacts:
             refused.add_note(f"run: brokerstore copy {self.path} NEW  (an ordinary store with the same messages)")
             raise refused
 
+    def _file_without_entries(self, folder: str) -> str | None:
+        """Return the first file of a DLedger log that begins with a record: a file of an ordinary log, moved there."""
+        for found in LogFiles(self.disk, [os.path.join(self.path, folder)]).files:
+            with self.disk.open(found.path, Mode.READ) as file:
+                if file.read(MAGIC_AT, 4) in _RECORD_HEADS:
+                    return found.path
+        return None
+
     def refuse_unsupported(self, *, reads_log: bool = True, has_rocksdb: bool = False, has_dledger: bool = False) -> None:
         """Raise `UnsupportedFormat` for a store that must not be written to.
 
@@ -264,9 +274,12 @@ class FolderFacts:
         self.refuse_foreign(has_rocksdb=has_rocksdb)
         if not has_dledger:
             self.refuse_dledger()
+        for path in map(self._file_without_entries, self.contents.dledger_logs):
+            if path is not None:
+                raise UnsupportedFormat(
+                    "log file with", file=path, found="records without entries", supported="DLedger's entries"
+                )
         for part in self.contents.parts:
-            if has_dledger and part.name in self.contents.dledger_folders:
-                continue
             if part.use is Use.UNSUPPORTED and not (has_rocksdb and part.name in ROCKSDB_PARTS):
                 path = os.path.join(self.path, part.name)
                 raise UnsupportedFormat("store part:", file=path, found=part.what, supported=SUPPORTED_STORES)
@@ -350,7 +363,9 @@ def _refuse_first_record(disk: Disk, found: OffsetFile) -> None:
     finally:
         file.close()
     if is_entry(head):
-        raise UnsupportedFormat("log file with", file=found.path, found="the entries of a DLedger log", supported=SUPPORTED_STORES)
+        raise UnsupportedFormat(
+            "log file with", file=found.path, found="the entries of a DLedger log", supported=SUPPORTED_STORES
+        )
     head = head[MAGIC_AT : MAGIC_AT + 4]
     if len(head) < 4 or head in _HEADS:
         return

@@ -11,7 +11,7 @@ from enum import Enum
 from functools import cached_property
 from typing import NamedTuple
 
-from commitlog.layout import ENTRY_BODY_SIZE_AT, ENTRY_HEADER_SIZE, ENTRY_MAGIC, ENTRY_SIZE_AT
+from commitlog.entry_layout import ENTRY_BODY_SIZE_AT, ENTRY_HEADER_SIZE, ENTRY_MAGIC, ENTRY_SIZE_AT
 from commitlog.offset_files import DLEDGER_PREFIX, ENTRIES
 from storageio import Disk, Entry, Kind, Mode
 from storebytes.folder_kind import FolderKind
@@ -157,7 +157,7 @@ class FolderContents:
         if use is not Use.KEPT and self.has_rocksdb(name):
             return FolderPart(name, f"{ROCKSDB} of {what}" if what else ROCKSDB, Use.UNSUPPORTED)
         if name in self.dledger_folders:
-            return FolderPart(name, "DLedger (Raft) log", Use.UNSUPPORTED)
+            return FolderPart(name, "DLedger (Raft) log", Use.READ)
         return FolderPart(name, what, use) if what else None
 
 

@@ -210,6 +210,7 @@ class _DamageWalk:
     """Converts the steps of a scan into holes."""
 
     def __init__(self, files: LogFiles, safe_ms: int, found: Survey, is_batch: Callable[[str], bool], in_detail: bool) -> None:
+        self._files = files
         self._is_batch = is_batch
         self._in_detail = in_detail
         self._starts = {file.path: file.start_offset for file in files.files}
@@ -227,7 +228,7 @@ class _DamageWalk:
     def problem(self, finding: Finding) -> None:
         """Begin a hole, unless one is open in this file."""
         self._enter(finding.file)
-        start = self._starts[finding.file] + finding.offset
+        start = self._files.step_offset(self._starts[finding.file] + finding.offset)
         end = self._starts[finding.file] + max(self._size, 1)
         if not self._open or self._open[-1].file_end != end:
             self._open.append(Hole(start, start, end, finding))

@@ -49,7 +49,7 @@ def file_steps(files: LogFiles, disk: Disk, root: str, *, keep_backup: bool) -> 
         run = partial(_resize, disk, root, file, size, keep_backup)
         yield Step("resize_file", os.path.relpath(file.path, root), f"it has {file.size_bytes} bytes instead of {size}", run)
     for start in missing_starts(files):
-        folder = os.path.dirname(files.files[0].path)
+        folder = os.path.dirname(max(file for file in files.files if file.start_offset < start).path)
         path = os.path.relpath(os.path.join(folder, file_name(start)), root)
         yield Step("create_file", path, "it is missing between others", partial(_make_empty, disk, folder, start, size))
 

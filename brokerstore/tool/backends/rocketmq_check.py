@@ -117,7 +117,7 @@ def report(folder: RocketmqFolder, quiet: bool) -> tuple[Facts, dict[str, Any]]:
     facts.problems = [problem_json(problem) for problem in found.problems]
     if found.checked_to is not None:
         facts.cards.append(("In use", f"checked up to offset {found.checked_to}"))
-    if facts.is_store:
+    if folder.facts.is_store:
         try:
             facts.lags = lag_rows(folder)
         except StoreError as error:  # the damage is among the problems already

@@ -12,6 +12,7 @@ from typing import Any
 from brokerstore.identify import FolderKind
 from consumequeue import queue_folders
 from indexfile import PAUSES_S, IndexFile, index_paths
+from messagestore.dledger import entry_of, peer_folder, read_peer
 from messagestore.folder import FolderFacts
 from storageio import REAL_DISK, StoreCorrupt, StoreError, UnsupportedFormat
 from storebytes.finding import Finding
@@ -40,6 +41,8 @@ def info(folder: RocketmqFolder) -> Answer:
     if folder.facts.is_store:
         for name, read in _PARTS.items():
             facts[name] = _try(read, folder.facts, problems)
+        if folder.facts.contents.has_dledger_log:
+            facts["dledger"] = _try(_dledger, folder.facts, problems)
     elif target.kind is FolderKind.ROCKSDB:
         facts["timers"] = _try(in_wheel, folder.facts, problems)
         facts["parts"] = _try(_parts, folder.facts, problems)
@@ -146,6 +149,20 @@ def _parts(facts: FolderFacts) -> list[dict[str, str]]:
     return [{**part._asdict(), "use": part.use.value} for part in facts.contents.parts]
 
 
+def _dledger(facts: FolderFacts) -> dict[str, Any] | None:
+    """Return what a DLedger peer says about itself, and the last entry of its log; None for another store."""
+    folder = peer_folder(facts)
+    if folder is None:
+        return None
+    last = facts.files().end().last
+    entry = None if last is None else entry_of(REAL_DISK, facts.files(), last.physical_offset)
+    index, term = (-1, None) if entry is None else entry
+    peer = read_peer(REAL_DISK, folder)
+    committed = peer.committed_index
+    behind = None if committed is None else max(0, index - committed)
+    return {**peer._asdict(), "was_leader": peer.was_leader, "last_index": index, "last_term": term, "uncommitted": behind}
+
+
 _PARTS: dict[str, Callable[[FolderFacts], Any]] = {
     "consumequeue": _queues,
     "index": _index,
@@ -188,6 +205,10 @@ def _part_texts(facts: dict[str, Any]) -> dict[str, object]:
         texts["Config"] = ", ".join(sorted(config))
     if timers := facts.get("timers"):
         texts["Timers"] = in_wheel_text(timers)
+    if peer := facts.get("dledger"):
+        role = "leader" if peer["was_leader"] else f"follower of {peer['leader']}" if peer["leader"] else "unknown role"
+        behind = "" if not peer["uncommitted"] else f", {peer['uncommitted']} of them behind the committed index"
+        texts["DLedger"] = f"peer {peer['name']}, {role} in term {peer['term']}; entries up to {peer['last_index']}{behind}"
     for use, title in (("kept", "Not read"), ("unsupported", "Unsupported")):
         names = [f"{part['name']} ({part['what']})" for part in facts.get("parts") or () if part["use"] == use]
         if names:
