@@ -385,7 +385,7 @@ def _scan(
         if with_sizes:
             sizes[row] = size
         last = start
-        before = start
+        before = start if start > at else -1  # behind damage a record may have lost its header
         at += step
         row += 1
     state[0] = at

@@ -62,7 +62,9 @@ class Piece(NamedTuple):
         start, first = self.start, 0
         for row in find_fillers(self.view, self.positions):
             if row > first:
-                yield self._replace(start=start, stop=self.positions[row], positions=self.positions[first:row])
+                last = self.positions[row - 1]
+                stop = last + int.from_bytes(self.view[last : last + 4], "big")
+                yield self._replace(start=start, stop=stop, positions=self.positions[first:row])
             first = row + 1
             start = self.positions[first] if first < len(self.positions) else self.stop
         if first < len(self.positions):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from commitlog import MappedFile
 from commitlog._scan_cy import entry_units
-from commitlog.entry_layout import ENTRY_INDEX_FILE_SIZE, ENTRY_UNIT_SIZE
+from commitlog.entry_layout import ENTRY_HEADER_SIZE, ENTRY_INDEX_FILE_SIZE, ENTRY_UNIT_SIZE
 from commitlog.findings import Location
 from commitlog.offset_files import OffsetFile, list_offset_files
 from commitlog.walk import LogFiles, Piece
@@ -179,6 +179,48 @@ class EntryIndex(Closing):
 
 def _index_of(unit: bytes) -> int:
     return int.from_bytes(unit[_INDEX_AT : _INDEX_AT + 8], "big")
+
+
+class Entries(NamedTuple):
+    """The entries of a log: the first and the last index, and the index from which on each term holds; -1 without entries."""
+
+    first_index: int
+    last_index: int
+    terms: list[tuple[int, int]]  # first index of a term, and the term
+
+    @property
+    def last_term(self) -> int | None:
+        """The term of the last entry."""
+        return self.terms[-1][1] if self.terms else None
+
+    def term_of(self, index: int) -> int | None:
+        """Return the term of an entry, None for one that is not there."""
+        if not self.first_index <= index <= self.last_index or index < 0:
+            return None
+        return next(term for first, term in reversed(self.terms) if first <= index)
+
+    def same_to(self, other: Entries) -> int:
+        """Return the index of the last entry that both have, -1 without one: with equal index and term all before are equal."""
+        ends = {first - 1 for first, _ in self.terms + other.terms} | {self.last_index, other.last_index}
+        same = [end for end in ends if (term := self.term_of(end)) is not None and term == other.term_of(end)]
+        return max(same, default=-1)
+
+
+def read_entries(files: LogFiles) -> Entries:
+    """Walk over a log, and return what entries it has."""
+    first_index, last_index, terms = -1, -1, list[tuple[int, int]]()
+    for step in files.walk():
+        if not isinstance(step, Piece):
+            continue
+        found = [Location(step.view, at - ENTRY_HEADER_SIZE, step.base) for at in step.positions if at > step.start]
+        if not found or not found[0].is_entry:
+            continue  # of an ordinary log, or behind damage
+        last_index = found[-1].entry[0]
+        first_index = found[0].entry[0] if first_index < 0 else first_index
+        for index, term in (one.entry for one in (found if found[0].entry[1] < found[-1].entry[1] else found[:1])):
+            if not terms or term > terms[-1][1]:
+                terms.append((index, term))
+    return Entries(first_index, last_index, terms)
 
 
 def checkpoint_findings(disk: Disk, folder: str, last_index: int) -> Iterator[Finding]:

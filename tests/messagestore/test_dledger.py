@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import struct
 import zlib
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from brokerstore.identify import FolderKind, identify
-from commitlog import Message, StoredMessage
+from commitlog import Message, StoredMessage, entry_layout
 from commitlog.layout import COMPRESSED
 from commitlog.walk import LogFiles
 from messagestore import MessageStore
@@ -328,3 +329,34 @@ def test_an_ordinary_log_takes_no_entry_for_a_record(tmp_path: Path) -> None:
     assert problems and problems[0].kind == "bad_size"
     with pytest.raises(StoreError):
         MessageStore.open(tmp_path / "store", "r+")
+
+
+def test_get_names_what_an_offset_inside_of_an_entry_is(old: Path) -> None:
+    """The header before a record, and the record."""
+    entry = entries(old)[5]
+    at = entry.position + HEADER.size
+    assert run("get", old, "--at", at).code == 0
+    assert f"the header of the entry of the message at {at}" in run("get", old, "--at", entry.position + 7).talk
+    assert f"the inside of the message at {at}" in run("get", old, "--at", at + 100).talk
+
+
+def test_the_entry_table_of_page_and_module_are_the_same() -> None:
+    """Offset, size, name and meaning of each field, without a gap; the example on the page is that of the fixture."""
+    page = (Path(__file__).parents[2] / "docs" / "formats" / "dledger.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| (\d+) \| ([\w, ]+?) \| (.*?) \|$", page, re.M)
+    in_module = re.findall(r"^    (\d+) +(\d+) +(\w+) +(.*)$", entry_layout.__doc__ or "", re.M)
+    named = {"body size": "body_size", "channel, two checksums": "unused"}
+    assert [(at, size, named.get(name, name)) for at, size, name, _ in rows] == [row[:3] for row in in_module]
+    ends = [int(at) + int(size) for at, size, *_ in rows]
+    assert ends == [int(at) for at, *_ in rows[1:]] + [entry_layout.ENTRY_HEADER_SIZE] == [*ends[:-1], HEADER.size]
+    assert f"{entry_layout.ENTRY_INDEX_FILE_SIZE:,} bytes" in page
+
+
+def test_the_examples_on_the_page_are_bytes_of_the_fixture(tmp_path: Path) -> None:
+    """The first entry with the beginning of its record, and two index units."""
+    page = (Path(__file__).parents[2] / "docs" / "formats" / "dledger.md").read_text()
+    blocks = [bytes.fromhex(line.replace(" ", "")) for line in re.findall(r"^    ([0-9a-f ]{32,})$", page, re.M)]
+    store = unpacked("dledger551", tmp_path)
+    data = data_files(store)[0].read_bytes()
+    assert blocks[0] + blocks[1] == data[: len(blocks[0] + blocks[1])]
+    assert blocks[2:] == index_units(store, 2)

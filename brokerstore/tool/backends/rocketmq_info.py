@@ -12,7 +12,6 @@ from typing import Any
 from brokerstore.identify import FolderKind
 from consumequeue import queue_folders
 from indexfile import PAUSES_S, IndexFile, index_paths
-from messagestore.dledger import entry_of, peer_folder, read_peer
 from messagestore.folder import FolderFacts
 from storageio import REAL_DISK, StoreCorrupt, StoreError, UnsupportedFormat
 from storebytes.finding import Finding
@@ -30,6 +29,7 @@ from ..output import (
     size_text,
     time_text,
 )
+from .rocketmq_dledger import peer_facts
 from .rocketmq_folder import RocketmqFolder
 from .rocketmq_timers import in_wheel, in_wheel_text
 
@@ -42,7 +42,7 @@ def info(folder: RocketmqFolder) -> Answer:
         for name, read in _PARTS.items():
             facts[name] = _try(read, folder.facts, problems)
         if folder.facts.contents.has_dledger_log:
-            facts["dledger"] = _try(_dledger, folder.facts, problems)
+            facts["dledger"] = _try(peer_facts, folder.facts, problems)
     elif target.kind is FolderKind.ROCKSDB:
         facts["timers"] = _try(in_wheel, folder.facts, problems)
         facts["parts"] = _try(_parts, folder.facts, problems)
@@ -147,20 +147,6 @@ def _config(facts: FolderFacts) -> dict[str, int]:
 def _parts(facts: FolderFacts) -> list[dict[str, str]]:
     """Return the parts of the folder, and whether each is read, only kept, or blocks every writer."""
     return [{**part._asdict(), "use": part.use.value} for part in facts.contents.parts]
-
-
-def _dledger(facts: FolderFacts) -> dict[str, Any] | None:
-    """Return what a DLedger peer says about itself, and the last entry of its log; None for another store."""
-    folder = peer_folder(facts)
-    if folder is None:
-        return None
-    last = facts.files().end().last
-    entry = None if last is None else entry_of(REAL_DISK, facts.files(), last.physical_offset)
-    index, term = (-1, None) if entry is None else entry
-    peer = read_peer(REAL_DISK, folder)
-    committed = peer.committed_index
-    behind = None if committed is None else max(0, index - committed)
-    return {**peer._asdict(), "was_leader": peer.was_leader, "last_index": index, "last_term": term, "uncommitted": behind}
 
 
 _PARTS: dict[str, Callable[[FolderFacts], Any]] = {
