@@ -129,6 +129,13 @@ class Location(NamedTuple):
         return self.integer(at, size) if size > 1 else self.view[self.at + at]
 
 
+def step_start(location: Location) -> int:
+    """Return where a walk meets the record here: at the header of its entry in a DLedger log."""
+    header = location._replace(at=location.at - ENTRY_HEADER_SIZE)
+    is_there = header.at >= 0 and header.is_entry and header.integer(ENTRY_POSITION_AT, 8) == header.base + header.at
+    return header.at if is_there else location.at
+
+
 def _sizes(location: Location) -> tuple[Value, Value]:
     least = (
         RECORD_SIZE_MIN + location.grown + location.topic_size_size - TOPIC_SIZE_SIZE

@@ -21,8 +21,8 @@ from ._message_cy import StoredMessage
 from ._scan_cy import Reader, find_fillers, find_nonzero, scan
 from .checks import BAD_ENTRY, BLANK, CHECK_ALL, CHECK_RECORD, EMPTY, STOPS, TORN
 from .cursor import FileCursor, is_file_end, newer_record
-from .entry_layout import ENTRY_HEADER_SIZE, ENTRY_POSITION_AT
-from .findings import UNKNOWN_VERSION, Location, describe, unknown_version
+from .entry_layout import ENTRY_HEADER_SIZE
+from .findings import UNKNOWN_VERSION, Location, describe, step_start, unknown_version
 from .layout import BLANK_SIZE, FILE_NAME_SIZE, RECORD_SIZE_MIN
 from .mapped_file import MappedFile
 from .offset_files import NFS_PREFIX, OFFSET_MAX, OffsetFile, common_file_size, file_name, holds_entries
@@ -151,8 +151,9 @@ class LogFiles:
         if file.size_bytes == 0:
             expected = f"{size} bytes" if size else "a file with bytes"
             finding = Finding(file.path, 0, "empty_file", expected, "0 bytes")
-            # RocketMQ deletes an empty last file at its start: a crash came between its creation and its allocation
-            yield finding._replace(is_problem=file is not self.files[-1])
+            # RocketMQ deletes an empty last file at its start: a crash came between its creation and its allocation.
+            # DLedger does not start with one.
+            yield finding._replace(is_problem=file is not self.files[-1] or holds_entries(file.path))
         elif file.size_bytes != size:
             yield Finding(file.path, 0, "wrong_file_size", f"{size} bytes", f"{file.size_bytes} bytes")
 
@@ -235,12 +236,10 @@ class LogFiles:
     def step_offset(self, offset: int) -> int:
         """Return where a walk meets the record at a physical offset: at the header of its entry in a DLedger log."""
         found = self.find(offset)
-        if found is None or offset - found.start_offset < ENTRY_HEADER_SIZE:
+        if found is None:
             return offset
         file = MappedFile.of(self._disk, found, writable=False)
-        entry = Location(file.view, offset - found.start_offset - ENTRY_HEADER_SIZE, found.start_offset)
-        start = offset - ENTRY_HEADER_SIZE
-        return start if entry.is_entry and entry.integer(ENTRY_POSITION_AT, 8) == start else offset
+        return found.start_offset + step_start(Location(file.view, offset - found.start_offset, found.start_offset))
 
     def find(self, offset: int) -> OffsetFile | None:
         """Return the file that holds a physical offset."""

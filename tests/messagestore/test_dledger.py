@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import struct
@@ -20,8 +21,9 @@ from messagestore import MessageStore
 from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_store
 from storageio import REAL_DISK, StoreError, UnsupportedFormat
+from tests.archives import unpack
 from tests.brokerstore.tool import run
-from tests.dledger import HEADER, NAMES, UNIT, checkpoint, data_files, entries, index_units, manifest, peer, unpacked
+from tests.dledger import HEADER, NAMES, UNIT, YEARS, checkpoint, data_files, entries, index_units, manifest, peer, unpacked
 from tests.helpers import overwrite
 
 
@@ -360,3 +362,58 @@ def test_the_examples_on_the_page_are_bytes_of_the_fixture(tmp_path: Path) -> No
     data = data_files(store)[0].read_bytes()
     assert blocks[0] + blocks[1] == data[: len(blocks[0] + blocks[1])]
     assert blocks[2:] == index_units(store, 2)
+
+
+# A group of three peers: its leader n2 was killed in the middle of puts, n0 led the other two, and then all were killed
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> list[Path]:
+    """The stores of the three peers, of brokers 4.9.7."""
+    unpack(YEARS / "dledger-group.tar.xz", tmp_path)
+    return [tmp_path / "dledger-group" / name for name in ("n0", "n1", "n2")]
+
+
+def test_the_last_leader_and_its_follower_have_what_was_delivered(group: list[Path]) -> None:
+    """All messages that the live leader gave out, at the same offsets; nothing is wrong with their logs."""
+    rows = json.loads((group[0].parent / "manifest.json").read_text())["messages"]
+    expected = sorted((row["commitLogOffset"], row["topic"], row["queueId"], row["queueOffset"]) for row in rows)
+    assert len(expected) > 250
+    for store in group[:2]:
+        found = {(m.physical_offset, m.topic, m.queue_id, m.queue_offset) for m in log_of(store)}
+        assert found >= set(expected)
+        assert not verify_store(str(store)).log.problems
+
+
+def test_the_entries_of_a_majority_are_those_that_two_peers_have(group: list[Path]) -> None:
+    """The killed leader had not committed its last entry, but both others have it."""
+    model = [{(entry.index, entry.term) for entry in entries(store)} for store in group]
+    majority = max(index for index, term in model[0] | model[1] | model[2] if sum((index, term) in one for one in model) > 1)
+    compared = run("diff", group[0], group[1], "--json").json["dledger"]
+    assert compared["same_to_index"] == majority == max(model[0])[0] and compared["more"] == [0, 0]
+    compared = run("diff", group[0], group[2], "--json").json["dledger"]
+    last = max(model[2])[0]
+    assert (compared["same_to_index"], compared["more"]) == (last, [majority - last, 0])
+    assert compared["last_term"] == [max(model[0])[1], max(model[2])[1]]
+    assert run("info", group[2], "--json").json["dledger"]["uncommitted"] == 1
+    text = run("diff", group[0], group[2]).out
+    assert f"both have the entries up to {last}; the first has {majority - last} more" in text
+
+
+def test_entries_that_the_next_leader_replaced_are_told_apart_by_their_term(group: list[Path]) -> None:
+    """The killed leader had five entries that it had sent to nobody; a later term has others at their indices."""
+    store, path = group[2], data_files(group[2])[-1]
+    for entry in entries(store)[-5:]:
+        at = entry.position - int(path.name)
+        fields = list(HEADER.unpack(path.read_bytes()[at : at + HEADER.size]))
+        fields[3] = 7
+        overwrite(path, at, HEADER.pack(*fields))
+    last = entries(store)[-1].index
+    compared = run("diff", group[1], store, "--json").json["dledger"]
+    assert compared["same_to_index"] == last - 5 and compared["more"][1] == 5
+    assert "the second has 5 more, the last of term 7" in run("diff", group[1], store).out
+
+
+def test_two_logs_without_a_common_entry_are_said_to_have_none(group: list[Path], old: Path) -> None:
+    """Peers of different groups may have the same indices in other terms."""
+    assert run("diff", old, group[0]).out.splitlines()[-1].startswith("DLedger: no entry is in both")
