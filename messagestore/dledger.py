@@ -53,10 +53,10 @@ def peer_folder(facts: FolderFacts) -> str | None:
 def read_peer(disk: Disk, folder: str) -> Peer:
     """Read what the peer says about itself. Raises `StoreCorrupt` for a number that is none."""
     checkpoint, term = (_properties(disk, os.path.join(folder, name)) for name in (CHECKPOINT, TERM))
-    numbers = [_number(found, key, os.path.join(folder, name)) for found, key, name in (
-        (checkpoint, COMMITTED, CHECKPOINT), (checkpoint, END, CHECKPOINT), (term, TERM_NUMBER, TERM),
-    )]  # fmt: skip
-    return Peer(os.path.basename(folder).partition("-")[2], *numbers, term.get(LEADER))
+    path = os.path.join(folder, CHECKPOINT)
+    committed_index, end_index = _number(checkpoint, COMMITTED, path), _number(checkpoint, END, path)
+    number = _number(term, TERM_NUMBER, os.path.join(folder, TERM))
+    return Peer(os.path.basename(folder).partition("-")[2], committed_index, end_index, number, term.get(LEADER))
 
 
 def _properties(disk: Disk, path: str) -> dict[str, str]:
@@ -171,7 +171,7 @@ class EntryIndex(Closing):
         return self._open[file.path]
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files that were mapped."""
         for file in self._open.values():
             file.close()
         self._open.clear()

@@ -31,12 +31,12 @@ def index_file(store: Path) -> Path:
     return peer(store) / "index" / ("0" * 20)
 
 
-def some_place(store: Path, chance: random.Random) -> tuple[Path, int]:
+def used_position(store: Path, chance: random.Random) -> tuple[Path, int]:
     """Return a data file and a position in it that an entry uses."""
     end = entries(store)[-1].position
-    place = chance.randrange(end + 300)
-    path = next(path for path in reversed(data_files(store)) if int(path.name) <= place)
-    return path, place - int(path.name)
+    position = chance.randrange(end + 300)
+    path = next(path for path in reversed(data_files(store)) if int(path.name) <= position)
+    return path, position - int(path.name)
 
 
 def flip(path: Path, at: int, chance: random.Random) -> None:
@@ -48,7 +48,7 @@ def flip(path: Path, at: int, chance: random.Random) -> None:
 
 
 def data_bit(store: Path, chance: random.Random) -> None:
-    flip(*some_place(store, chance), chance)
+    flip(*used_position(store, chance), chance)
 
 
 def header_bit(store: Path, chance: random.Random) -> None:
@@ -58,18 +58,18 @@ def header_bit(store: Path, chance: random.Random) -> None:
 
 
 def data_zeros(store: Path, chance: random.Random) -> None:
-    path, at = some_place(store, chance)
+    path, at = used_position(store, chance)
     overwrite(path, at, bytes(min(chance.choice([1, 48, 512, 4096]), path.stat().st_size - at)))
 
 
 def data_cut(store: Path, chance: random.Random) -> None:
     """A file that ends early: the rest was never written."""
-    path, at = some_place(store, chance)
+    path, at = used_position(store, chance)
     overwrite(path, at, bytes(path.stat().st_size - at))
 
 
 def data_short(store: Path, chance: random.Random) -> None:
-    path, at = some_place(store, chance)
+    path, at = used_position(store, chance)
     os.truncate(path, at)
 
 
@@ -113,7 +113,7 @@ KINDS: list[Callable[[Path, random.Random], None]] = [
 
 @pytest.mark.parametrize("number", range(ROUNDS))
 @pytest.mark.parametrize("kind", KINDS, ids=[kind.__name__ for kind in KINDS])
-def test_a_damaged_folder_is_reported_read_and_recovered_as_the_model_says(
+def test_damaged_folder_is_reported_read_and_recovered_like_the_model(
     kind: Callable[[Path, random.Random], None], number: int, tmp_path: Path
 ) -> None:
     """No strange record is read, no whole one is lost to a reader, and a recovery cuts at a damaged entry, nowhere before."""

@@ -171,7 +171,7 @@ def test_a_bare_folder_of_entries_is_a_log(old: Path) -> None:
 # What the peer says about itself
 
 
-def test_info_tells_peer_term_and_last_entry(tmp_path: Path) -> None:
+def test_info_has_peer_term_and_last_entry(tmp_path: Path) -> None:
     """From `currterm`, the checkpoint and the log."""
     store = unpacked("dledger551", tmp_path)
     found = run("info", store, "--json").json["dledger"]
@@ -311,12 +311,14 @@ def test_a_copy_is_an_ordinary_store_with_the_same_messages(name: str, tmp_path:
         assert sorted(after.topics()) == sorted(before.topics())
         for topic in before.topics():
             for queue_id in before.queue_ids(topic):
-                assert [told(one) for one in after.read(topic, queue_id)] == [told(one) for one in before.read(topic, queue_id)]
+                assert [delivered(one) for one in after.read(topic, queue_id)] == [
+                    delivered(one) for one in before.read(topic, queue_id)
+                ]
         assert after.put(Message("T", b"body")).physical_offset > 0
     assert kinds(copied) == set() and (copied / "commitlog").is_dir()
 
 
-def told(message: Any) -> tuple[Any, ...]:
+def delivered(message: Any) -> tuple[Any, ...]:
     """Return what a consumer gets of a message."""
     properties = {name: value for name, value in message.properties.items() if name != "__CRC32#"}
     return message.queue_offset, message.body, properties, message.store_timestamp_ms, message.born_timestamp_ms
@@ -400,7 +402,7 @@ def test_the_entries_of_a_majority_are_those_that_two_peers_have(group: list[Pat
     assert f"both have the entries up to {last}; the first has {majority - last} more" in text
 
 
-def test_entries_that_the_next_leader_replaced_are_told_apart_by_their_term(group: list[Path]) -> None:
+def test_entries_that_the_next_leader_replaced_are_distinguished_by_their_term(group: list[Path]) -> None:
     """The killed leader had five entries that it had sent to nobody; a later term has others at their indices."""
     store, path = group[2], data_files(group[2])[-1]
     for entry in entries(store)[-5:]:
@@ -414,6 +416,6 @@ def test_entries_that_the_next_leader_replaced_are_told_apart_by_their_term(grou
     assert "the second has 5 more, the last of term 7" in run("diff", group[1], store).out
 
 
-def test_two_logs_without_a_common_entry_are_said_to_have_none(group: list[Path], old: Path) -> None:
+def test_logs_without_a_common_entry_have_none_in_diff(group: list[Path], old: Path) -> None:
     """Peers of different groups may have the same indices in other terms."""
     assert run("diff", old, group[0]).out.splitlines()[-1].startswith("DLedger: no entry is in both")
