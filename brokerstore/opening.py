@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from rabbitstore import RabbitSettings, RabbitStore
     from storageio import Disk
 
-_ENGINES = {FolderKind.ROCKETMQ: ("messagestore", "MessageStore"), FolderKind.RABBITMQ: ("rabbitstore", "RabbitStore")}
+_ENGINES = {
+    FolderKind.ROCKETMQ: ("messagestore", "MessageStore"),
+    FolderKind.DLEDGER: ("messagestore", "MessageStore"),
+    FolderKind.RABBITMQ: ("rabbitstore", "RabbitStore"),
+}
 
 
 @overload

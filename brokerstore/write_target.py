@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from messagestore.folder import FolderFacts
 from messagestore.folder_contents import is_folder
 from storageio import REAL_DISK, Disk, UnknownStore
 
@@ -30,4 +31,6 @@ def check_write_target(path: str | os.PathLike[str], kind: FolderKind, disk: Dis
         raise UnknownStore(f"{folder}: {expected}; found other files already there: {shown}") from None
     if found.kind is not kind:
         found.refuse_unread()
+        if isinstance(found, FolderFacts):
+            found.refuse_dledger()
         raise UnknownStore(f"{folder}: {expected}; found a {found.kind.value} folder already there")

@@ -11,7 +11,8 @@ cdef I32 FILLER_FLAGS, TRANSACTION_MASK, TRANSACTION_ROLLBACK
 cdef U32 HALF
 cdef I32 CHECK_BODY, CHECK_RECORD, CHECK_POSITION, ONE_CHECKSUM
 cdef I32 BLANK, TORN, EMPTY, BAD_MAGIC, BAD_SIZE, BAD_BODY_SIZE, BAD_TOPIC_SIZE, BAD_PROPERTIES_SIZE, MISPLACED
-cdef I32 BAD_BODY_CRC, BAD_RECORD_CRC, TORN_PROPERTIES
+cdef I32 BAD_BODY_CRC, BAD_RECORD_CRC, TORN_PROPERTIES, BAD_ENTRY, ENTRY_MAGIC, ENTRY_BLANK_MAGIC
+cdef Size ENTRY_SIZE_AT, ENTRY_POSITION_AT, ENTRY_BODY_SIZE_AT, ENTRY_HEADER_SIZE
 cdef Source _CRC_NAME
 
 @cython.final
@@ -40,5 +41,7 @@ cdef Size topic_position(Source source, Size at) noexcept nogil
 cdef Size topic_size_at(Source source, Size at, Size position) noexcept nogil
 cdef Size topic_size_size(Source source, Size at) noexcept nogil
 cdef Size check_record(Source source, Size at, Size stop, I64 base, I32 checks) noexcept nogil
+cdef Size check_step(Source source, Size at, Size stop, I64 base, I32 checks) noexcept nogil
+cdef Size record_in(Source source, Size at) noexcept nogil
 cdef Bool has_trailer(Source source, Size end, Size properties_size) noexcept nogil
 cdef Bool carries_checksum(Source source, Size at, Size size) noexcept nogil

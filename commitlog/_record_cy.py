@@ -9,8 +9,11 @@ except ModuleNotFoundError:
 from storageio import SECTOR_SIZE
 
 from .checks import (
-    BAD_BODY_CRC, BAD_BODY_SIZE, BAD_MAGIC, BAD_PROPERTIES_SIZE, BAD_RECORD_CRC, BAD_SIZE, BAD_TOPIC_SIZE, BLANK, CHECK_ALL,
-    CHECK_BODY, CHECK_POSITION, CHECK_RECORD, EMPTY, MISPLACED, ONE_CHECKSUM, TORN, TORN_PROPERTIES,
+    BAD_BODY_CRC, BAD_BODY_SIZE, BAD_ENTRY, BAD_MAGIC, BAD_PROPERTIES_SIZE, BAD_RECORD_CRC, BAD_SIZE, BAD_TOPIC_SIZE, BLANK,
+    CHECK_ALL, CHECK_BODY, CHECK_POSITION, CHECK_RECORD, EMPTY, MISPLACED, ONE_CHECKSUM, TORN, TORN_PROPERTIES,
+)  # fmt: skip
+from .entry_layout import (
+    ENTRY_BLANK_MAGIC, ENTRY_BODY_SIZE_AT, ENTRY_HEADER_SIZE, ENTRY_MAGIC, ENTRY_POSITION_AT, ENTRY_SIZE_AT,
 )  # fmt: skip
 from .layout import (
     BLANK_SIZE, BODY_AT, BODY_CRC_AT, BORN_HOST_AT, BORN_HOST_V6, BORN_TIME_AT, CRC_MASK, CRC_NAME, CRC_SIZE,
@@ -317,6 +320,8 @@ def check_record(source: Source, at: Size, stop: Size, base: I64, checks: I32) -
     if magic == MAGIC_BLANK:
         return BLANK
     if magic != MAGIC_V1 and magic != MAGIC_V2:
+        if size == ENTRY_BLANK_MAGIC and magic >= BLANK_SIZE:
+            return BLANK
         return EMPTY if magic == 0 and size == 0 else BAD_MAGIC
     if size < RECORD_SIZE_MIN:
         return BAD_SIZE
@@ -363,6 +368,39 @@ def check_record(source: Source, at: Size, stop: Size, base: I64, checks: I32) -
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def check_step(source: Source, at: Size, stop: Size, base: I64, checks: I32) -> Size:
+    """Return `check_record` of the record at `at`; if the header of an entry precedes it, of the entry, header included."""
+    left: Size = stop - at
+    if left < BLANK_SIZE or get_i32(source, at) != ENTRY_MAGIC:
+        return check_record(source, at, stop, base, checks)
+    if left < ENTRY_HEADER_SIZE:
+        return TORN
+    body_size: Size = get_i32(source, at + ENTRY_BODY_SIZE_AT)
+    if get_i32(source, at + ENTRY_SIZE_AT) != ENTRY_HEADER_SIZE + body_size or body_size < 0:
+        return BAD_ENTRY
+    if get_i64(source, at + ENTRY_POSITION_AT) != base + at:
+        return BAD_ENTRY
+    if body_size > left - ENTRY_HEADER_SIZE:
+        return TORN
+    if body_size < RECORD_SIZE_MIN or get_i32(source, at + ENTRY_HEADER_SIZE) != body_size:
+        return BAD_ENTRY
+    size: Size = check_record(source, at + ENTRY_HEADER_SIZE, stop, base, checks)
+    if size <= 0:
+        return BAD_ENTRY if size == BLANK else size
+    return ENTRY_HEADER_SIZE + size
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def record_in(source: Source, at: Size) -> Size:
+    """Return the position of the record of a checked step."""
+    return at + ENTRY_HEADER_SIZE if get_i32(source, at) == ENTRY_MAGIC else at
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _lost_trailer(source: Source, end: Size, properties_size: Size) -> Bool:
     """Return whether only the name of the checksum is left: the sector with its digits never reached the disk."""
     if properties_size < CRC_SIZE or source[end - 12] != NAME_END or (source[end - 1] != 0 and source[end - 11] != 0):
@@ -393,14 +431,14 @@ def _lost_sector(source: Source, at: Size, start: Size, end: Size, base: I64) ->
 
 
 def check(buffer: bytes | bytearray | memoryview, at: int, stop: int, base: int = 0, checks: int = CHECK_ALL) -> int:
-    """Return `check_record` of a Python buffer: a size, or one of the codes of `checks`."""
+    """Return `check_step` of a Python buffer: a size, or one of the codes of `checks`."""
     held: memoryview = memoryview(buffer).cast("B")
     if not 0 <= at <= stop <= len(held):
         raise ValueError(f"{at}..{stop} is not inside the buffer of {len(held)} bytes")
     source: Source = target_of(held)
     begin: I64 = base
     checks_made: I32 = checks
-    return check_record(source, at, stop, begin, checks_made)
+    return check_step(source, at, stop, begin, checks_made)
 
 
 def is_protected(buffer: bytes | bytearray | memoryview, at: int, size: int) -> bool:

@@ -2,7 +2,7 @@ cimport cython
 from storebytes._bytes_cy cimport *
 from commitlog._message_cy cimport StoredMessage
 from commitlog._record_cy cimport (
-    carries_checksum, check_record, is_filler_at, store_time_of, topic_position, topic_size_at, topic_size_size)
+    carries_checksum, check_record, check_step, is_filler_at, record_in, store_time_of, topic_position, topic_size_at, topic_size_size)
 
 cdef Size BODY_CRC_AT, BORN_HOST_AT, BORN_TIME_AT, FLAG_AT, HOST_SIZE, HOST_SIZE_V6, MAGIC_AT
 cdef Size PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, SIZE_AT, SYS_FLAG_AT
@@ -13,6 +13,8 @@ cdef Source _ZERO_BLOCK
 cdef Size BLOCK_SIZE
 cdef Size AHEAD, NAMES_MAX, AHEAD_VIEWS, PREFETCHED_MAX, RECORD_PREFETCH_SIZE, RECORD_SIZE_MIN
 cdef I32 MAGIC_V1, MAGIC_V2
+cdef Size ENTRY_HEADER_SIZE, ENTRY_INDEX_AT, ENTRY_POSITION_AT, ENTRY_SIZE_AT, ENTRY_TERM_AT, ENTRY_UNIT_SIZE
+cdef I32 ENTRY_MAGIC, BAD_ENTRY
 cdef Size PAIRS_COMPARED_MAX, CHECKED_MAX, SMALL_RECORD_SIZE
 
 cdef Size split_row(

@@ -14,7 +14,10 @@ try:
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
 from ._message_cy import StoredMessage
-from .checks import BAD_BODY_CRC, BAD_RECORD_CRC, CHECK_ALL, STOPS
+from .checks import BAD_BODY_CRC, BAD_ENTRY, BAD_RECORD_CRC, CHECK_ALL, STOPS
+from .entry_layout import (
+    ENTRY_HEADER_SIZE, ENTRY_INDEX_AT, ENTRY_MAGIC, ENTRY_POSITION_AT, ENTRY_SIZE_AT, ENTRY_TERM_AT, ENTRY_UNIT_SIZE,
+)  # fmt: skip
 from .layout import (
     BODY_CRC_AT, BORN_HOST_AT, BORN_HOST_V6, BORN_TIME_AT, FLAG_AT, HOST_SIZE, HOST_SIZE_V6, MAGIC_AT,
     MAGIC_V1, MAGIC_V2, NAME_END, PAIR_END, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, RECORD_SIZE_MIN,
@@ -23,12 +26,13 @@ from .layout import (
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
-        I32, I64, Bool, I32s, I64s, Nothing, Size, Source, find_byte, get_i16, get_i32, get_i64, i32s_of,
-        i64s_of, is_same, is_same_at, prefetch, source_of, source_of_bytes, take_bytes, take_view, window,
+        I32, I64, Bool, I32s, I64s, Nothing, Size, Source, Target, find_byte, get_i16, get_i32, get_i64, i32s_of,
+        i64s_of, is_same, is_same_at, prefetch, put_bytes, source_of, source_of_bytes, take_bytes, take_view, target_of, window,
     )  # fmt: skip
 
     from ._record_cy import (
-        carries_checksum, check_record, is_filler_at, store_time_of, topic_position, topic_size_at, topic_size_size,
+        carries_checksum, check_record, check_step, is_filler_at, record_in, store_time_of,
+        topic_position, topic_size_at, topic_size_size,
     )  # fmt: skip
 
 SPACE = 32
@@ -111,12 +115,12 @@ class Reader:
         return at >= 0 and size >= RECORD_SIZE_MIN and at <= self.size and size <= self.size - at
 
     def check(self, at: int, checks: int = CHECK_ALL) -> int:
-        """Return the size of the record at `at`, or a code of `checks.STOPS`."""
+        """Return the size of the record or entry at `at`, or a code of `checks.STOPS`."""
         position: Size = at
         checks_made: I32 = checks
         if not 0 <= position <= self.size:
             raise ValueError(f"{at} is not inside the buffer of {self.size} bytes")
-        return check_record(self._source, position, self.size, self.base, checks_made)
+        return check_step(self._source, position, self.size, self.base, checks_made)
 
     def decode_range(
         self, at: Size, stop: Size, count_max: Size, checks: I32 = CHECK_ALL
@@ -126,10 +130,10 @@ class Reader:
         if not 0 <= at <= stop <= self.size:
             raise ValueError(f"{at}..{stop} is not inside the buffer of {self.size} bytes")
         while at < stop and len(messages) < count_max:
-            size: Size = check_record(self._source, at, stop, self.base, checks)
+            size: Size = check_step(self._source, at, stop, self.base, checks)
             if size <= 0:
                 return messages, at, STOPS[size]
-            messages.append(self._decode(at))
+            messages.append(self._decode(record_in(self._source, at)))
             at += size
         return messages, at, "end" if at == stop else "full"
 
@@ -301,13 +305,16 @@ def _has_word(source: Source, at: Size, stop: Size, word: Source, word_size: Siz
 
 def scan(
     buffer: Any, start: int, stop: int, base: int = 0, checks: int = CHECK_ALL, positions: Any = None, sizes: Any = None, *,
-    count_protected: bool = False,
+    count_protected: bool = False, before: int = -1,
 ) -> tuple[int, str, int, int, int]:  # fmt: skip
     """Walk over consecutive records, and fill their positions (64-bit) and sizes (32-bit) if columns for them are given.
 
     Returns (end position, reason of the stop, records, records with a checksum property, the last record or -1).  The reason is
     "full" if the columns have no place for the next record.  Checksum properties are counted only with `count_protected`: that
     takes as long as all the rest of a walk by headers.
+
+    The entries of a DLedger log must follow each other, and the first one that of the record at position `before`, unless that
+    is -1.  `start`, `stop` and the end position are those of entries, all else means their records.
     """
     held: memoryview = memoryview(buffer).cast("B")
     held_positions: memoryview = column_of(array("q", [0]) if positions is None else positions, 8)
@@ -324,9 +331,12 @@ def scan(
     with_positions: Bool = positions is not None
     with_sizes: Bool = sizes is not None
     with_protected: Bool = count_protected
+    earlier: Size = before
     found: I64s = i64s_of(state)
     if not 0 <= at <= end <= len(held):
         raise ValueError(f"{start}..{stop} is not inside the buffer of {len(held)} bytes")
+    if not -1 <= before < len(held):
+        raise ValueError(f"{before} is not inside the buffer of {len(held)} bytes")
     with cython.nogil:
         _scan(
             source,
@@ -340,6 +350,7 @@ def scan(
             with_sizes,
             out_sizes,
             with_protected,
+            earlier,
             found,
         )
     why = "end" if state[0] == stop else "full" if state[1] > 0 else STOPS[state[1]]
@@ -351,31 +362,73 @@ def scan(
 @cython.exceptval(check=False)
 def _scan(
     source: Source, at: Size, stop: Size, base: I64, checks: I32, capacity: Size, with_positions: Bool,
-    positions: I64s, with_sizes: Bool, sizes: I32s, with_protected: Bool, state: I64s,
+    positions: I64s, with_sizes: Bool, sizes: I32s, with_protected: Bool, before: Size, state: I64s,
 ) -> Nothing:  # fmt: skip
     """Fill state: end position, last result, records, records with a checksum property, the last record."""
-    size: Size = 1
+    step: Size = 1
     row: Size = 0
     protected: Size = 0
     last: Size = -1
     while at < stop and row < capacity:
-        size = check_record(source, at, stop, base, checks)
-        if size <= 0:
+        step = check_step(source, at, stop, base, checks)
+        if step <= 0:
             break
-        if with_protected and carries_checksum(source, at, size):
+        start: Size = record_in(source, at)
+        size: Size = step - (start - at)
+        if start > at and before >= ENTRY_HEADER_SIZE and not _follows(source, before - ENTRY_HEADER_SIZE, at):
+            step = BAD_ENTRY
+            break
+        if with_protected and carries_checksum(source, start, size):
             protected += 1
         if with_positions:
-            positions[row] = at
+            positions[row] = start
         if with_sizes:
             sizes[row] = size
-        last = at
-        at += size
+        last = start
+        before = start if start > at else -1  # behind damage a record may have lost its header
+        at += step
         row += 1
     state[0] = at
-    state[1] = size
+    state[1] = step
     state[2] = row
     state[3] = protected
     state[4] = last
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _follows(source: Source, before: Size, at: Size) -> Bool:
+    """Return whether the entry at `at` may follow the one at `before`, which may be no entry."""
+    if get_i32(source, before) != ENTRY_MAGIC:
+        return True
+    if get_i64(source, at + ENTRY_INDEX_AT) != get_i64(source, before + ENTRY_INDEX_AT) + 1:
+        return False
+    return get_i64(source, at + ENTRY_TERM_AT) >= get_i64(source, before + ENTRY_TERM_AT)
+
+
+def entry_units(buffer: Any, positions: Any) -> bytearray:
+    """Return the index units of the DLedger entries whose records lie at these positions, 32 bytes each; zeros without one."""
+    held: memoryview = memoryview(buffer).cast("B")
+    held_positions: memoryview = column_of(positions, 8)
+    locations: I64s = i64s_of(held_positions)
+    source: Source = source_of(held)
+    limit: Size = len(held)
+    count: Size = len(held_positions)
+    units = bytearray(ENTRY_UNIT_SIZE * count)
+    held_units: memoryview = memoryview(units)
+    target: Target = target_of(held_units)
+    row: Size
+    for row in range(count):
+        at: Size = locations[row] - ENTRY_HEADER_SIZE
+        if at < 0 or at + ENTRY_HEADER_SIZE > limit or get_i32(source, at) != ENTRY_MAGIC:
+            continue
+        unit: Size = ENTRY_UNIT_SIZE * row
+        put_bytes(target, unit, source, at, 4)
+        put_bytes(target, unit + 4, source, at + ENTRY_POSITION_AT, 8)
+        put_bytes(target, unit + 12, source, at + ENTRY_SIZE_AT, 4)
+        put_bytes(target, unit + 16, source, at + ENTRY_INDEX_AT, 16)  # index and term
+    return units
 
 
 def find_fillers(buffer: Any, positions: Any) -> list[int]:

@@ -20,6 +20,7 @@ BAD_PROPERTIES_SIZE = -7  # or the lengths do not add up to the size
 MISPLACED = -8
 BAD_BODY_CRC = -9
 BAD_RECORD_CRC = -10
+BAD_ENTRY = -12  # the header of a DLedger entry disagrees with itself, its record or the entry before
 TORN_PROPERTIES = -11  # the properties end in a zero: their last page was not written
 
 # Names of the codes.  A walk can also stop at "end" (of the requested range) and "full" (columns).
@@ -36,4 +37,5 @@ STOPS: dict[int, str] = {
     BAD_BODY_CRC: "bad_body_crc",
     BAD_RECORD_CRC: "bad_record_crc",
     TORN_PROPERTIES: "torn_properties",
+    BAD_ENTRY: "bad_entry",
 }

@@ -102,6 +102,8 @@ def row_batches(view: memoryview, base: int, starts: Sequence[int], stop: int) -
 
     positions = np.asarray(starts, np.int64)
     sizes = np.append(positions[1:], stop) - positions
+    if len(positions) > 1:  # in a DLedger log a header precedes each record but, behind damage, the first
+        sizes[:-1] -= int(sizes[0]) - int.from_bytes(view[starts[0] : starts[0] + 4], "big")
     done = 0
     while done < len(positions):
         ends = positions[done : done + BATCH_ROWS] + sizes[done : done + BATCH_ROWS] - positions[done]

@@ -263,6 +263,11 @@ class CommitLog(Closing):
         """Return the record that starts at a physical offset, None if none does."""
         return self.readers.message_at(offset, checks)
 
+    def first_message(self, file: MappedFile) -> StoredMessage | None:
+        """Return the record with which a file begins, None if it begins with none."""
+        found, _, _ = self.reader(file).decode_range(0, file.size_bytes, 1)
+        return found[0] if found else None
+
     def select(self, offset: int, size_bytes: int) -> memoryview | None:
         """Return raw bytes inside one file, as a view of the map; None if they are not all there."""
         file = self.queue.find(offset)

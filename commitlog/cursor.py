@@ -8,6 +8,7 @@ from typing import Self
 
 from ._scan_cy import Reader, scan
 from .checks import BLANK, CHECK_POSITION, EMPTY, STOPS, TORN
+from .entry_layout import ENTRY_BLANK_MAGIC
 from .layout import BLANK_SIZE
 from .mapped_file import MappedFile
 from .resync import find_in_file
@@ -17,8 +18,12 @@ PIECE_BYTES = 16 << 20  # of a file mapped at a time
 
 
 def is_whole_blank(head: memoryview | bytes, left: int) -> bool:
-    """Return whether a blank record, of which `head` has the size, covers the `left` bytes to the end of its file."""
-    return int.from_bytes(head[:4], "big", signed=True) == left
+    """Return whether a blank, of which `head` has the size, covers the `left` bytes to the end of its file.
+
+    In a DLedger log the size follows the magic.
+    """
+    size = int.from_bytes(head[:4], "big", signed=True)
+    return (int.from_bytes(head[4:8], "big", signed=True) if size == ENTRY_BLANK_MAGIC else size) == left
 
 
 def is_file_end(why: str, left: int, head: memoryview | bytes = b"", *, any_blank: bool = False) -> bool:
@@ -93,11 +98,13 @@ class FileCursor:
         view, base = self.file.view, self.file.start_offset
         stop = min(self._stop, self.at + PIECE_BYTES)
         positions, sizes = memoryview(array("q", bytes(8 * PIECE_RECORDS))), memoryview(array("i", bytes(4 * PIECE_RECORDS)))
-        at, self.why, rows, _, _ = scan(view, self.at, stop, base, CHECK_POSITION, positions, sizes)
+        at, self.why, rows, _, _ = scan(view, self.at, stop, base, CHECK_POSITION, positions, sizes, before=self.last)
         if stop < self._stop and self.why in ("end", STOPS[TORN]):
             self.why = "full"
             if rows == 0:  # a record that is larger than the piece, or torn
-                at, self.why, rows, _, _ = scan(view, self.at, self._stop, base, CHECK_POSITION, positions[:1], sizes[:1])
+                at, self.why, rows, _, _ = scan(
+                    view, self.at, self._stop, base, CHECK_POSITION, positions[:1], sizes[:1], before=self.last
+                )
         self.at = at
         return positions[:rows], sizes[:rows]
 

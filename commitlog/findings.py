@@ -12,6 +12,7 @@ from storebytes.finding import Finding, Value
 from .checks import (
     BAD_BODY_CRC,
     BAD_BODY_SIZE,
+    BAD_ENTRY,
     BAD_MAGIC,
     BAD_PROPERTIES_SIZE,
     BAD_RECORD_CRC,
@@ -24,6 +25,16 @@ from .checks import (
     TORN,
     TORN_PROPERTIES,
 )
+from .entry_layout import (
+    ENTRY_BLANK_MAGIC,
+    ENTRY_BODY_SIZE_AT,
+    ENTRY_HEADER_SIZE,
+    ENTRY_INDEX_AT,
+    ENTRY_MAGIC,
+    ENTRY_POSITION_AT,
+    ENTRY_SIZE_AT,
+    ENTRY_TERM_AT,
+)
 from .layout import (
     BODY_AT,
     BODY_CRC_AT,
@@ -34,6 +45,7 @@ from .layout import (
     CRC_SIZE,
     HOST_GROWTH,
     MAGIC_AT,
+    MAGIC_V1,
     MAGIC_V2,
     PHYSICAL_OFFSET_AT,
     PROPERTIES_SIZE_SIZE,
@@ -44,6 +56,7 @@ from .layout import (
     TOPIC_SIZE_SIZE,
     TOPIC_SIZE_SIZE_V2,
 )
+from .offset_files import holds_entries
 from .unknown_version import is_unknown_version
 
 UNKNOWN_VERSION = "unknown_version"  # a kind of finding that is not damage: a record that a newer program wrote
@@ -66,6 +79,26 @@ class Location(NamedTuple):
         """Return a signed big-endian field, `offset` bytes after this position."""
         start = self.at + offset
         return int.from_bytes(self.view[start : start + size_bytes], "big", signed=True)
+
+    @property
+    def is_entry(self) -> bool:
+        """Whether the header of a DLedger entry is here."""
+        return self.integer(0) == ENTRY_MAGIC and self.integer(ENTRY_SIZE_AT) > 0
+
+    @property
+    def step_size(self) -> int:
+        """The size field of the record or entry here, unchecked."""
+        return self.integer(ENTRY_SIZE_AT if self.is_entry else SIZE_AT)
+
+    @property
+    def entry(self) -> tuple[int, int]:
+        """Index and term of the entry here."""
+        return self.integer(ENTRY_INDEX_AT, 8), self.integer(ENTRY_TERM_AT, 8)
+
+    @property
+    def record(self) -> Location:
+        """The record of the entry here."""
+        return self._replace(at=self.at + ENTRY_HEADER_SIZE)
 
     @property
     def grown(self) -> int:
@@ -94,6 +127,13 @@ class Location(NamedTuple):
         at = BODY_AT + self.grown + self.body_size
         size = self.topic_size_size
         return self.integer(at, size) if size > 1 else self.view[self.at + at]
+
+
+def step_start(location: Location) -> int:
+    """Return where a walk meets the record here: at the header of its entry in a DLedger log."""
+    header = location._replace(at=location.at - ENTRY_HEADER_SIZE)
+    is_there = header.at >= 0 and header.is_entry and header.integer(ENTRY_POSITION_AT, 8) == header.base + header.at
+    return header.at if is_there else location.at
 
 
 def _sizes(location: Location) -> tuple[Value, Value]:
@@ -125,7 +165,7 @@ def _record_crcs(location: Location) -> tuple[Value, Value]:
 
 _WORDS: dict[int, Callable[[Location], tuple[Value, Value]]] = {
     BLANK: lambda location: (location.left, location.integer(SIZE_AT)),
-    TORN: lambda location: (f"at most {location.left} bytes", location.integer(SIZE_AT)),
+    TORN: lambda location: (f"at most {location.left} bytes", location.step_size),
     EMPTY: lambda location: ("a record or a blank record", "zeros"),
     BAD_MAGIC: lambda location: ("daa320a7, daa320ab or cbd43194", f"{location.integer(MAGIC_AT) & 0xFFFFFFFF:08x}"),
     BAD_SIZE: _sizes,
@@ -141,11 +181,40 @@ _CODES = {word: code for code, word in STOPS.items()}
 
 
 def describe(file: str, location: Location, why: str) -> Finding:
-    """Return the finding for a position where a walk stopped because of `why`, one of `checks.STOPS`."""
-    if _CODES[why] == BAD_MAGIC and is_unknown_version(location.view, location.at, location.base):
-        return unknown_version(file, location)
-    expected, found = _WORDS[_CODES[why]](location)
-    return Finding(file, location.at, "bad_blank_size" if why == STOPS[BLANK] else why, expected, found)
+    """Return the finding for a position where a walk stopped because of `why`, one of `checks.STOPS`.
+
+    What is wrong with the record of an entry is found at the entry.
+    """
+    here = location.record if location.is_entry else location
+    if _CODES[why] == BAD_MAGIC and is_unknown_version(here.view, here.at, here.base):
+        return unknown_version(file, here)
+    code, at = _CODES[why], location.at
+    if location.is_entry and code not in (BAD_ENTRY, TORN):
+        location = location.record
+    elif code == BAD_ENTRY and not holds_entries(file) and location.integer(MAGIC_AT) in (MAGIC_V1, MAGIC_V2):
+        code = BAD_SIZE  # a record whose size became the magic of an entry
+    elif code == BAD_ENTRY or (holds_entries(file) and code in (BLANK, BAD_MAGIC, BAD_SIZE)):
+        return Finding(file, location.at, STOPS[BAD_ENTRY], *_entry(location))
+    expected, found = _WORDS[code](location)
+    return Finding(file, at, "bad_blank_size" if code == BLANK else STOPS[code], expected, found)
+
+
+def _entry(location: Location) -> tuple[Value, Value]:
+    """Return what is wrong with the header of a DLedger entry (`docs/formats/dledger.md#where-the-log-ends`)."""
+    size, body_size = location.integer(ENTRY_SIZE_AT), location.integer(ENTRY_BODY_SIZE_AT)
+    position = location.base + location.at
+    if location.integer(0) == ENTRY_BLANK_MAGIC:
+        return f"a blank of {location.left} bytes", f"one of {size} bytes"
+    if location.integer(0) != ENTRY_MAGIC:
+        return "an entry (magic 00000001)", f"magic {location.integer(0) & 0xFFFFFFFF:08x}"
+    if size != ENTRY_HEADER_SIZE + body_size:
+        return f"an entry of {ENTRY_HEADER_SIZE + body_size} bytes", f"one of {size} bytes"
+    if location.integer(ENTRY_POSITION_AT, 8) != position:
+        return f"an entry of position {position}", location.integer(ENTRY_POSITION_AT, 8)
+    if location.integer(ENTRY_HEADER_SIZE) != body_size:
+        return f"a record of {body_size} bytes", f"one of {location.integer(ENTRY_HEADER_SIZE)} bytes"
+    index, term = location.integer(ENTRY_INDEX_AT, 8), location.integer(ENTRY_TERM_AT, 8)
+    return "the next index, and no earlier term", f"index {index} of term {term}"
 
 
 def unknown_version(file: str, location: Location) -> Finding:

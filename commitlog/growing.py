@@ -53,7 +53,7 @@ def _end(files: LogFiles, *, thorough: bool) -> int:
         return _end_by_walk(files)
     if end.last is None or isinstance(files.message_at(end.last.physical_offset), StoredMessage):
         return end.offset
-    return end.last.physical_offset
+    return files.step_offset(end.last.physical_offset)
 
 
 def _end_by_walk(files: LogFiles) -> int:

@@ -14,6 +14,8 @@ from storageio import Disk, Kind, StoreCorrupt
 from .layout import FILE_NAME_SIZE
 
 NFS_PREFIX = ".nfs"
+DLEDGER_PREFIX = "dledger-"  # then the name of the peer
+ENTRIES = "data"  # the folder of a DLedger log in the peer's
 OFFSET_MAX = (1 << 63) - 1
 FILE_SIZE_MAX = (1 << 31) - 1  # the size is a Java int in the broker's configuration
 
@@ -26,6 +28,12 @@ class OffsetFile(NamedTuple):
     size_bytes: int
     modified_ms: int
     inode: int = 0
+
+
+def holds_entries(path: str) -> bool:
+    """Return whether a log file has the place of a DLedger log's; only a damaged one needs to be asked."""
+    folder = os.path.dirname(os.path.abspath(path))
+    return os.path.basename(folder) == ENTRIES and os.path.basename(os.path.dirname(folder)).startswith(DLEDGER_PREFIX)
 
 
 def file_name(start_offset: int) -> str:

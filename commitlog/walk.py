@@ -19,12 +19,13 @@ from storebytes.finding import Finding, note
 
 from ._message_cy import StoredMessage
 from ._scan_cy import Reader, find_fillers, find_nonzero, scan
-from .checks import BLANK, CHECK_ALL, CHECK_RECORD, EMPTY, STOPS, TORN
+from .checks import BAD_ENTRY, BLANK, CHECK_ALL, CHECK_RECORD, EMPTY, STOPS, TORN
 from .cursor import FileCursor, is_file_end, newer_record
-from .findings import UNKNOWN_VERSION, Location, describe, unknown_version
+from .entry_layout import ENTRY_HEADER_SIZE
+from .findings import UNKNOWN_VERSION, Location, describe, step_start, unknown_version
 from .layout import BLANK_SIZE, FILE_NAME_SIZE, RECORD_SIZE_MIN
 from .mapped_file import MappedFile
-from .offset_files import NFS_PREFIX, OFFSET_MAX, OffsetFile, common_file_size, file_name
+from .offset_files import NFS_PREFIX, OFFSET_MAX, OffsetFile, common_file_size, file_name, holds_entries
 from .unknown_version import find_unknown_version, fits_known_version
 
 PIECE_RECORDS = 65536  # positions found in one call
@@ -32,6 +33,7 @@ HELD_MAX = 256  # maps of a log whose files a writer may delete; each costs a de
 ZEROS_PIECE = 16 << 20
 
 
+LOG_FOLDER = "commitlog"
 COMPACTED_LOGS = "compactionLog"  # the folder of a broker's compacted topics; below it are topics, and in those queues
 
 
@@ -60,7 +62,9 @@ class Piece(NamedTuple):
         start, first = self.start, 0
         for row in find_fillers(self.view, self.positions):
             if row > first:
-                yield self._replace(start=start, stop=self.positions[row], positions=self.positions[first:row])
+                last = self.positions[row - 1]
+                stop = last + int.from_bytes(self.view[last : last + 4], "big")
+                yield self._replace(start=start, stop=stop, positions=self.positions[first:row])
             first = row + 1
             start = self.positions[first] if first < len(self.positions) else self.stop
         if first < len(self.positions):
@@ -147,8 +151,9 @@ class LogFiles:
         if file.size_bytes == 0:
             expected = f"{size} bytes" if size else "a file with bytes"
             finding = Finding(file.path, 0, "empty_file", expected, "0 bytes")
-            # RocketMQ deletes an empty last file at its start: a crash came between its creation and its allocation
-            yield finding._replace(is_problem=file is not self.files[-1])
+            # RocketMQ deletes an empty last file at its start: a crash came between its creation and its allocation.
+            # DLedger does not start with one.
+            yield finding._replace(is_problem=file is not self.files[-1] or holds_entries(file.path))
         elif file.size_bytes != size:
             yield Finding(file.path, 0, "wrong_file_size", f"{size} bytes", f"{file.size_bytes} bytes")
 
@@ -228,6 +233,14 @@ class LogFiles:
             return found if isinstance(found, StoredMessage) else None
         return None
 
+    def step_offset(self, offset: int) -> int:
+        """Return where a walk meets the record at a physical offset: at the header of its entry in a DLedger log."""
+        found = self.find(offset)
+        if found is None:
+            return offset
+        file = MappedFile.of(self._disk, found, writable=False)
+        return found.start_offset + step_start(Location(file.view, offset - found.start_offset, found.start_offset))
+
     def find(self, offset: int) -> OffsetFile | None:
         """Return the file that holds a physical offset."""
         for file in self.files:
@@ -242,7 +255,7 @@ class LogFiles:
         return fits_known_version(file.view, finding.offset, file.start_offset)
 
     def message_at(self, offset: int) -> StoredMessage | Finding | None:
-        """Return the record that starts at a physical offset, or what is wrong with it; None outside of all files."""
+        """Return the record or entry that starts at a physical offset, or what is wrong with it; None outside of all files."""
         found = self.find(offset)
         if found is None:
             return None
@@ -254,7 +267,8 @@ class LogFiles:
             return Finding(file.path, location.at, "blank", "a record", f"a blank record of {location.integer(0)} bytes")
         if code == TORN and location.left < BLANK_SIZE:
             return Finding(file.path, location.at, STOPS[TORN], "a record", f"the last {location.left} bytes of the file")
-        return reader.decode(location.at, 0) if code > 0 else describe(file.path, location, STOPS[code])
+        here = location.record if location.is_entry else location
+        return reader.decode(here.at, 0) if code > 0 else describe(file.path, location, STOPS[code])
 
 
 def _is_compacted(folder: str) -> bool:
@@ -276,6 +290,7 @@ class _LogWalk:
         self._checks = checks_of(is_compacted=is_compacted)
         self._end = end_offset
         self._last_ms = 0  # store time of the last good record
+        self._entry = (-1, 0)  # index and term of the last entry of a DLedger log, index -1 if it is not known
         self._open: list[Finding] = []  # zeros that end the log, unless a later file has records
         self._tail: Finding | None = None  # a bad position with no good record after it so far
 
@@ -298,14 +313,16 @@ class _LogWalk:
 
     def _file(self, file: MappedFile) -> Iterator[Step]:
         """Yield the steps of one file; each turn advances, so there are at most as many turns as bytes."""
-        view, at = file.view, 0
+        view, at, before = file.view, 0, -1
         stop = file.size_bytes if self._end is None else min(file.size_bytes, self._end - file.start_offset)
         file.expect_sequential()
         while at < stop:
-            piece, why = _piece(file, at, self._checks, stop=stop)
+            piece, why = _piece(file, at, self._checks, stop=stop, before=before)
             if piece.positions:
                 yield from self._resume(piece)
+                yield from self._order(piece)
                 yield piece
+                before = piece.positions[-1]
             location = Location(view, piece.stop, file.start_offset)
             if why == "full":
                 at = piece.stop
@@ -313,6 +330,8 @@ class _LogWalk:
                 break
             else:
                 at = yield from self._report_stop(file, location, why, stop)
+                before = -1
+                self._entry = (-1, 0)
                 assert at > location.at, "a walk goes forward"
         file.close()
 
@@ -322,6 +341,20 @@ class _LogWalk:
             yield from self._open
         self._open, self._tail = [], None
         self._last_ms = Reader(piece.view, piece.base).store_time(piece.positions[-1])
+
+    def _order(self, piece: Piece) -> Iterator[Finding]:
+        """Report a file of the wrong kind of log, or whose first entry does not follow the last one of the file before."""
+        ends = piece.positions[0], piece.positions[-1]
+        first, last = (Location(piece.view, at - ENTRY_HEADER_SIZE, piece.base) for at in ends)
+        if piece.start == 0 and first.at < 0 and holds_entries(piece.file):
+            yield describe(piece.file, first._replace(at=0), STOPS[BAD_ENTRY])
+        elif piece.start == 0 and first.at == 0 and os.path.basename(os.path.dirname(piece.file)) == LOG_FOLDER:
+            yield Finding(piece.file, 0, STOPS[BAD_ENTRY], "a record", "the header of a DLedger entry")
+        elif piece.start == 0 and first.at == 0 and self._entry[0] >= 0:
+            index, term = first.entry
+            if index != self._entry[0] + 1 or term < self._entry[1]:
+                yield describe(piece.file, first, STOPS[BAD_ENTRY])
+        self._entry = last.entry if last.at >= 0 and last.is_entry else (-1, 0)
 
     def _report_stop(self, file: MappedFile, location: Location, why: str, stop: int) -> Generator[Step, None, int]:
         """Report what is at the position; return where to continue."""
@@ -335,7 +368,10 @@ class _LogWalk:
             return file.size_bytes
         finding = describe(file.path, location, why)
         # The smallest record has a topic of one letter: what is nearer lies inside of the damaged one, a record in its body.
-        ahead = newer_record(file, location.at + RECORD_SIZE_MIN + 1, self._last_ms)
+        is_header = finding.kind == STOPS[BAD_ENTRY]  # its record may be whole
+        is_record = not is_header and location.is_entry
+        nearest = ENTRY_HEADER_SIZE if is_header else RECORD_SIZE_MIN + 1 + (ENTRY_HEADER_SIZE if is_record else 0)
+        ahead = newer_record(file, location.at + nearest, self._last_ms)
         ahead = -1 if ahead >= stop else ahead
         if why != STOPS[EMPTY]:
             yield finding
@@ -358,11 +394,13 @@ class _LogWalk:
             yield unknown_version(file.path, Location(location.view, inside, location.base))
 
 
-def _piece(file: MappedFile, at: int, checks: int, *, stop: int) -> tuple[Piece, str]:
-    """Return consecutive records from `at` on, and why there are no more."""
+def _piece(file: MappedFile, at: int, checks: int, *, stop: int, before: int) -> tuple[Piece, str]:
+    """Return consecutive records from `at` on, behind the one at `before`, and why there are no more."""
     view = file.view
     positions = array("q", bytes(8 * min(PIECE_RECORDS, (stop - at) // BLANK_SIZE + 1)))
-    where, why, rows, protected, _ = scan(view, at, stop, file.start_offset, checks, positions, count_protected=True)
+    where, why, rows, protected, _ = scan(
+        view, at, stop, file.start_offset, checks, positions, count_protected=True, before=before
+    )
     return Piece(file.path, view, file.start_offset, at, where, positions[:rows], protected), why
 
 

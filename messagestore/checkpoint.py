@@ -233,7 +233,7 @@ def start_file(log: CommitLog, safe_ms: int) -> MappedFile | None:
     """Return the newest file whose first record is whole and was stored at or before `safe_ms`; else the oldest."""
     files = log.queue.files
     for file in reversed(files):
-        message = log.message_at(file.start_offset)
+        message = log.first_message(file)
         if message is not None and 0 < message.store_timestamp_ms <= safe_ms:
             return file
     return files[0] if files else None

@@ -3,9 +3,9 @@
 A tool or an engine makes one value for a folder and asks it. The value tells the kind, the parts that are read and that are
 not, the sizes of log, queue and index files, whether the last stop was clean, who has the folder open, and what refuses it:
 
-- `refuse_foreign` is for every open: queues in RocksDB, a DLedger log, and RabbitMQ's messages
-- `refuse_unsupported` is for writers: also unsupported parts of a store, records of an unknown version at the beginning of a
-  log file, unknown queue types in `topics.json`, and timer files of an unknown layout
+- `refuse_foreign` is for every open: queues in RocksDB and RabbitMQ's messages
+- `refuse_unsupported` is for writers: also a DLedger log, unsupported parts of a store, records of an unknown version at the
+  beginning of a log file, unknown queue types in `topics.json`, and timer files of an unknown layout
 
 Everything else is checked where it is read: opening and recovery check each record that they scan. Names are listed once;
 what a writer may change meanwhile is read at each call.
@@ -20,6 +20,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from commitlog.entry_layout import ENTRY_HEADER_SIZE
 from commitlog.layout import MAGIC_AT, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from commitlog.offset_files import OffsetFile
 from commitlog.walk import LogFiles
@@ -33,7 +34,7 @@ from .abort_file import AbortFile
 from .broker_versions import BrokerVersion, known_version, shown_version
 from .checkpoint import FILE_NAME as CHECKPOINT_NAME
 from .checkpoint import read_checkpoint
-from .folder_contents import LOG, ROCKSDB_STORE, FolderContents, Use, has_rocksdb, is_folder
+from .folder_contents import LOG, ROCKSDB_STORE, FolderContents, Use, has_rocksdb, is_entry, is_folder
 from .paths import StorePaths, replaced_folder
 from .store_settings import read_settings
 
@@ -56,6 +57,7 @@ ROCKSDB_PARTS = (
 _RABBITMQ_FOLDERS = ("msg_store_persistent", "msg_stores")
 _REPAIR_KEEPS = (("compaction/compactionLog", "compacted topics"), ("kvStore", "the state of pop consumers"))
 _HEADS = {magic.to_bytes(4, "big", signed=True) for magic in (0, MAGIC_V1, MAGIC_V2, MAGIC_BLANK)}
+_RECORD_HEADS = {magic.to_bytes(4, "big", signed=True) for magic in (MAGIC_V1, MAGIC_V2)}
 _QUEUE_TYPE = re.compile(rb'"queue\.type"\s*:\s*"((?:[^"\\]|\\.)*)"')
 _QUEUE_TYPES = ("BatchCQ", "SimpleCQ")
 TOPICS_SIZE_MAX = 1 << 30
@@ -78,14 +80,33 @@ class FolderFacts:
         """Nothing is read yet, but for `contents`. `commit_log` names the folders of a log outside the store, with commas."""
         self.path = path
         self.disk = disk
-        self.paths = StorePaths(path, commit_log)
         self.contents = contents or FolderContents(disk, path)
         self.abort_file = AbortFile(disk, path)
         self.checkpoint_path = os.path.join(path, CHECKPOINT_NAME)
+        self._commit_log = commit_log
         self._has_other_log = bool(commit_log)
         self._shape: Shape | None = None
 
     # What it is
+
+    @cached_property
+    def commit_log(self) -> str | None:
+        """The folders of a log that is not in `commitlog`, with commas: those given, or of a DLedger log."""
+        logs = self.contents.dledger_logs
+        if self._commit_log or not logs:
+            return self._commit_log
+        names = [LOG, *logs] if self.contents.has_folder(LOG) else logs  # of a store that was converted, both
+        return ",".join(os.path.join(self.path, name) for name in names)
+
+    @cached_property
+    def paths(self) -> StorePaths:
+        """The paths inside the folder."""
+        return StorePaths(self.path, self.commit_log)
+
+    @property
+    def is_store(self) -> bool:
+        """Whether this is a store with queues in files, which a reader opens."""
+        return self.kind in (FolderKind.ROCKETMQ, FolderKind.DLEDGER)
 
     @property
     def kind(self) -> FolderKind:
@@ -97,12 +118,12 @@ class FolderFacts:
         """The folders of the log that a reader takes; of a log outside the store, all that were named."""
         if self.kind is FolderKind.LOG:
             return [self.path]
-        return self._log_folders if self._has_other_log or LOG in self.contents.entries else []
+        return self._log_folders if self.commit_log or LOG in self.contents.entries else []
 
     @property
     def _log_folders(self) -> list[str]:
         text = self.paths.commit_log
-        return [part.strip() for part in text.split(",") if part.strip()] if self._has_other_log else [text]
+        return [part.strip() for part in text.split(",") if part.strip()] if self.commit_log else [text]
 
     @cached_property
     def is_rocksdb(self) -> bool:
@@ -241,9 +262,13 @@ class FolderFacts:
 
     def refuse_unread(self) -> None:
         """Raise `UnsupportedFormat` for a kind that is recognised but cannot be read."""
-        found = {FolderKind.ROCKSDB: ROCKSDB_TEXT, FolderKind.DLEDGER: DLEDGER_TEXT}.get(self.kind)
-        if found is not None:
-            raise self._unsupported(found)
+        if self.kind is FolderKind.ROCKSDB:
+            raise self._unsupported(ROCKSDB_TEXT)
+        if len(self.contents.dledger_logs) > 1 and not self._has_other_log:
+            raise UnsupportedFormat(
+                "store with", file=self.path, found=f"the logs of {len(self.contents.dledger_logs)} DLedger peers",
+                supported="one of them, named with --commitlog",
+            )  # fmt: skip
 
     def _unsupported(self, found: str) -> UnsupportedFormat:
         return UnsupportedFormat("store with", file=self.path, found=found, supported=SUPPORTED_STORES)
@@ -257,18 +282,38 @@ class FolderFacts:
             raise UnknownStore(f"{self.path}: RabbitMQ's messages lie here; a RocketMQ store would hide them")
         if self.contents.has_rocksdb_queues and not self.contents.has_both_queues and not has_rocksdb:
             raise self._unsupported(ROCKSDB_TEXT)
-        if self.contents.has_dledger_log:
-            raise self._unsupported(DLEDGER_TEXT)
 
-    def refuse_unsupported(self, *, reads_log: bool = True, has_rocksdb: bool = False) -> None:
+    def refuse_dledger(self) -> None:
+        """Raise `UnsupportedFormat` for a store that a DLedger broker continues; a copy of it can be written to."""
+        if self.contents.has_dledger_log:
+            refused = self._unsupported(DLEDGER_TEXT)
+            refused.add_note(f"run: brokerstore copy {self.path} NEW  (an ordinary store with the same messages)")
+            raise refused
+
+    def _file_without_entries(self, folder: str) -> str | None:
+        """Return the first file of a DLedger log that begins with a record: a file of an ordinary log, moved there."""
+        for found in LogFiles(self.disk, [os.path.join(self.path, folder)]).files:
+            with self.disk.open(found.path, Mode.READ) as file:
+                if file.read(MAGIC_AT, 4) in _RECORD_HEADS:
+                    return found.path
+        return None
+
+    def refuse_unsupported(self, *, reads_log: bool = True, has_rocksdb: bool = False, has_dledger: bool = False) -> None:
         """Raise `UnsupportedFormat` for a store that must not be written to.
 
         Callers that scan the whole log can turn off `reads_log`. `has_rocksdb` allows the databases that a broker with
-        queues in RocksDB has.
+        queues in RocksDB has, `has_dledger` a DLedger log.
         """
         from .timers.timer_log import refuse_unknown_layout
 
         self.refuse_foreign(has_rocksdb=has_rocksdb)
+        if not has_dledger:
+            self.refuse_dledger()
+        for path in map(self._file_without_entries, self.contents.dledger_logs):
+            if path is not None:
+                raise UnsupportedFormat(
+                    "log file with", file=path, found="records without entries", supported="DLedger's entries"
+                )
         for part in self.contents.parts:
             if part.use is Use.UNSUPPORTED and not (has_rocksdb and part.name in ROCKSDB_PARTS):
                 path = os.path.join(self.path, part.name)
@@ -352,9 +397,14 @@ def _refuse_first_record(disk: Disk, found: OffsetFile) -> None:
     """Check the first record's version; only an unknown magic number costs more than one read."""
     file = disk.open(found.path, Mode.READ)
     try:
-        head = file.read(MAGIC_AT, 4)
+        head = file.read(0, ENTRY_HEADER_SIZE)
     finally:
         file.close()
+    if is_entry(head):
+        raise UnsupportedFormat(
+            "log file with", file=found.path, found="the entries of a DLedger log", supported=SUPPORTED_STORES
+        )
+    head = head[MAGIC_AT : MAGIC_AT + 4]
     if len(head) < 4 or head in _HEADS:
         return
     from commitlog import MappedFile, is_unknown_version

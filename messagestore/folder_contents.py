@@ -11,13 +11,14 @@ from enum import Enum
 from functools import cached_property
 from typing import NamedTuple
 
+from commitlog.entry_layout import ENTRY_BODY_SIZE_AT, ENTRY_HEADER_SIZE, ENTRY_MAGIC, ENTRY_SIZE_AT
+from commitlog.offset_files import DLEDGER_PREFIX, ENTRIES
 from storageio import Disk, Entry, Kind, Mode
 from storebytes.folder_kind import FolderKind
 
 COMPACTION = "compaction"
 ROCKSDB_STORE = "rocksdbstore"  # since 5.4.0, empty unless an option puts index, timers or transactions there
 LOG = "commitlog"
-_DLEDGER_PREFIX = "dledger-"
 WHEEL_SNAPSHOT = "timerwheel."  # before the position in the timer log
 _ROCKSDB_FOLDERS = ("consumequeue_rocksdb", "consumequeue")  # the second if the broker keeps both kinds in one folder
 ROCKSDB = "RocksDB database"
@@ -121,7 +122,18 @@ class FolderContents:
     @property
     def has_dledger_log(self) -> bool:
         """Whether the store has a DLedger log: a folder named after the peer."""
-        return any(name.startswith(_DLEDGER_PREFIX) and self.has_folder(name) for name in self.entries)
+        return bool(self.dledger_folders)
+
+    @cached_property
+    def dledger_folders(self) -> list[str]:
+        """The folders of peers, `dledger-n0` as a rule; more than one if the broker was started with another name."""
+        return sorted(name for name in self.entries if name.startswith(DLEDGER_PREFIX) and self.has_folder(name))
+
+    @cached_property
+    def dledger_logs(self) -> list[str]:
+        """The folders of entries in them, as paths below the store's folder."""
+        names = [os.path.join(name, ENTRIES) for name in self.dledger_folders]
+        return [name for name in names if is_folder(self.disk, os.path.join(self.root, name))]
 
     @cached_property
     def kind(self) -> FolderKind | None:
@@ -146,7 +158,8 @@ class FolderContents:
             if entry.kind is Kind.FILE and entry.size_bytes and len(name) == 20 and name.isdigit():
                 file = self.disk.open(os.path.join(self.root, name), Mode.READ)
                 try:
-                    return file.read(4, 4) in _MAGICS
+                    head = file.read(0, ENTRY_HEADER_SIZE)
+                    return head[4:8] in _MAGICS or is_entry(head)
                 finally:
                     file.close()
         return False
@@ -165,8 +178,8 @@ class FolderContents:
             return FolderPart(name, "snapshot of the timer wheel", Use.READ)
         if use is not Use.KEPT and self.has_rocksdb(name):
             return FolderPart(name, f"{ROCKSDB} of {what}" if what else ROCKSDB, Use.UNSUPPORTED)
-        if name.startswith(_DLEDGER_PREFIX) and self.has_folder(name):
-            return FolderPart(name, "DLedger (Raft) log", Use.UNSUPPORTED)
+        if name in self.dledger_folders:
+            return FolderPart(name, "DLedger (Raft) log", Use.READ)
         return FolderPart(name, what, use) if what else None
 
 
@@ -181,6 +194,14 @@ def is_folder(disk: Disk, path: str) -> bool:
     """Return whether the path is a folder or a symlink to one."""
     entry = disk.stat(os.path.join(path, "."))
     return entry is not None and entry.kind is Kind.FOLDER
+
+
+def is_entry(head: bytes) -> bool:
+    """Return whether a log file begins with the header of a DLedger entry."""
+    if int.from_bytes(head[:4], "big") != ENTRY_MAGIC or len(head) < ENTRY_HEADER_SIZE:
+        return False
+    size, body_size = (int.from_bytes(head[at : at + 4], "big") for at in (ENTRY_SIZE_AT, ENTRY_BODY_SIZE_AT))
+    return size == ENTRY_HEADER_SIZE + body_size
 
 
 def has_rocksdb(disk: Disk, folder: str) -> bool:

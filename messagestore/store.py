@@ -121,6 +121,8 @@ class MessageStore(LookupMethods, Closing):
         facts = FolderFacts(root, disk, config.store_path_commit_log)
         if mode == "r":
             facts.refuse_foreign()
+            if facts.commit_log:
+                config = config.but(store_path_commit_log=facts.commit_log)
         else:
             facts.refuse_unsupported()
         exists = disk.stat(os.path.join(root, "commitlog")) is not None or bool(config.store_path_commit_log)

@@ -1,6 +1,6 @@
 cimport cython
 from storebytes._bytes_cy cimport *
-from commitlog._record_cy cimport check_record, growth, topic_position, topic_size_at, topic_size_size
+from commitlog._record_cy cimport check_step, growth, record_in, topic_position, topic_size_at, topic_size_size
 from indexfile._index_cy cimport IndexBuffer, next_item, put_item, put_optional
 
 cdef Size BORN_HOST_AT, HOST_SIZE, HOST_SIZE_V6, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, SYS_FLAG_AT

@@ -38,7 +38,7 @@ from indexfile.layout import END_OFFSET_AT, TAGS_LEFT_OUT, TAGS_OPTIONAL
 from .kinds.ordinary import ELSEWHERE, IGNORED, ORDINARY, SCHEDULED
 
 if not cython.compiled:
-    from commitlog._record_cy import check_record, topic_position, topic_size_at, topic_size_size
+    from commitlog._record_cy import check_step, record_in, topic_position, topic_size_at, topic_size_size
     from indexfile._index_cy import next_item, put_item, put_optional
     from storebytes._bytes_cy import (
         I32,
@@ -246,8 +246,9 @@ class Dispatcher:
         return at, "end" if at == end else "full" if why > 0 else WHYS[why], done
 
     def _add_queue(self, held: memoryview, at: Size, kind_of: Any) -> None:
-        """Add the topic and queue id of the record at `at` to the table."""
+        """Add the topic and queue id of the record or entry at `at` to the table."""
         source: Source = source_of(held)
+        at = record_in(source, at)
         position: Size = topic_position(source, at)
         size: Size = topic_size_at(source, at, position)
         position += topic_size_size(source, at)
@@ -357,13 +358,16 @@ def _dispatch(
         if table.made >= UNITS_MAX:
             size = 1
             break
-        size = check_record(source, at, stop, base, checks)
+        size = check_step(source, at, stop, base, checks)
         if size <= 0:
             break
-        position: Size = topic_position(source, at)
-        name_size: Size = topic_size_at(source, at, position)
-        position += topic_size_size(source, at)
-        queue: Size = _find_queue(queues, source, position, name_size, get_i32(source, at + QUEUE_ID_AT))
+        step: Size = size
+        start: Size = record_in(source, at)
+        size -= start - at
+        position: Size = topic_position(source, start)
+        name_size: Size = topic_size_at(source, start, position)
+        position += topic_size_size(source, start)
+        queue: Size = _find_queue(queues, source, position, name_size, get_i32(source, start + QUEUE_ID_AT))
         if queue < 0:
             size = queue
             break
@@ -371,9 +375,9 @@ def _dispatch(
         properties_size: Size = get_i16(source, position)
         properties: Source = window(source, position + 2, properties_size)
         _find_properties(properties, properties_size, found)
-        store_ms: I64 = _store_time(source, at)
-        offset: I64 = get_i64(source, at + PHYSICAL_OFFSET_AT)
-        transaction: I32 = get_i32(source, at + SYS_FLAG_AT) & TRANSACTION_MASK
+        store_ms: I64 = _store_time(source, start)
+        offset: I64 = get_i64(source, start + PHYSICAL_OFFSET_AT)
+        transaction: I32 = get_i32(source, start + SYS_FLAG_AT) & TRANSACTION_MASK
         if has_index:
             if next_item(index) >= index.limit:
                 size = INDEX_FULL
@@ -387,12 +391,12 @@ def _dispatch(
         if queues._kinds[queue] == ELSEWHERE:
             found[8] = 1
         elif queues._kinds[queue] != IGNORED and (transaction == TRANSACTION_NONE or transaction == TRANSACTION_COMMIT):
-            _add_unit(table, queues, queue, properties, found, offset, size, store_ms, get_i64(source, at + QUEUE_OFFSET_AT))
+            _add_unit(table, queues, queue, properties, found, offset, size, store_ms, get_i64(source, start + QUEUE_OFFSET_AT))
         table.last_store_timestamp_ms = store_ms
-        table.last_offset = base + at
-        ahead: Size = at + AHEAD_RECORDS * size  # most records are as long as the one before
+        table.last_offset = base + start
+        ahead: Size = start + AHEAD_RECORDS * step  # most records are as long as the one before
         prefetch(source, ahead - CACHE_LINE_SIZE, 3 * CACHE_LINE_SIZE)
-        at += size
+        at += step
         size = 1
     table._state[0] = at
     table._state[1] = size

@@ -191,13 +191,14 @@ def _differing_records(view: memoryview, one: _Range, differing: Numbers | None)
         return
     at = one.start
     while at < one.stop:
-        positions = array("q", bytes(8 * PIECE_RECORDS))
-        end, _, rows, _, _ = scan(view, at, one.stop, one.base, 0, positions)
+        positions, sizes = array("q", bytes(8 * PIECE_RECORDS)), array("i", bytes(4 * PIECE_RECORDS))
+        end, _, rows, _, _ = scan(view, at, one.stop, one.base, 0, positions, sizes)
         assert rows, "a range has whole records only"
-        bounds = np.append(np.frombuffer(positions, np.int64)[:rows], end)
-        is_differing = np.isin(bounds[:-1] + one.base, differing)
+        starts = np.frombuffer(positions, np.int64)[:rows]
+        ends = starts + np.frombuffer(sizes, np.int32)[:rows]
+        is_differing = np.isin(starts + one.base, differing)
         changes = np.flatnonzero(np.diff(np.concatenate([[False], is_differing, [False]])))
-        yield from zip(bounds[changes[::2]].tolist(), bounds[changes[1::2]].tolist(), strict=True)
+        yield from zip(starts[changes[::2]].tolist(), ends[changes[1::2] - 1].tolist(), strict=True)
         at = end
 
 

@@ -179,7 +179,7 @@ class Undispatched:
         log = self._parts.log
         file = log.queue.find(position)
         assert file is not None, "the walk was there"
-        if any(log.message_at(later.start_offset) for later in log.queue.files if later.start_offset > file.start_offset):
+        if any(log.first_message(later) for later in log.queue.files if later.start_offset > file.start_offset):
             return True
         start, base = position - file.start_offset + 1, file.start_offset
         until = min(file.size_bytes, start + SEARCHED_MAX)

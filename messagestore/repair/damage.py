@@ -14,7 +14,7 @@ from typing import NamedTuple
 from commitlog import Reader, StoredMessage
 from commitlog.findings import UNKNOWN_VERSION, unsupported_record
 from commitlog.layout import BLANK_SIZE, FILE_SIZE_DEFAULT, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
-from commitlog.offset_files import file_name
+from commitlog.offset_files import OffsetFile, file_name
 from commitlog.walk import Blank, LogFiles, Piece
 from storageio import StoreCorrupt
 from storebytes.finding import Finding
@@ -210,6 +210,7 @@ class _DamageWalk:
     """Converts the steps of a scan into holes."""
 
     def __init__(self, files: LogFiles, safe_ms: int, found: Survey, is_batch: Callable[[str], bool], in_detail: bool) -> None:
+        self._files = files
         self._is_batch = is_batch
         self._in_detail = in_detail
         self._starts = {file.path: file.start_offset for file in files.files}
@@ -218,6 +219,7 @@ class _DamageWalk:
         self._reached = first.start_offset if first else 0  # start of the current or next file
         if first is not None and not first.size_bytes:  # the scan does not report it, and what follows it is behind a hole
             self._reached -= self._size
+        self._short = [file for file in files.files if 0 < file.size_bytes < self._size]  # not entered yet
         self._safe_ms = safe_ms
         self._found = found
         self._open: list[Hole] = []  # holes whose end is not known yet
@@ -227,7 +229,7 @@ class _DamageWalk:
     def problem(self, finding: Finding) -> None:
         """Begin a hole, unless one is open in this file."""
         self._enter(finding.file)
-        start = self._starts[finding.file] + finding.offset
+        start = self._files.step_offset(self._starts[finding.file] + finding.offset)
         end = self._starts[finding.file] + max(self._size, 1)
         if not self._open or self._open[-1].file_end != end:
             self._open.append(Hole(start, start, end, finding))
@@ -268,13 +270,23 @@ class _DamageWalk:
         found.records += 1
 
     def _enter(self, path: str) -> None:
-        """Add a hole of one file's length for each file missing before this one."""
+        """Add a hole of one file's length for each file missing before this one, and for the lost end of a short one."""
         start = self._starts[path]
+        while self._short and self._short[0].start_offset < start:
+            self._end_short(self._short.pop(0))
         while self._size and self._reached + self._size < start:
             self._reached += self._size
             finding = Finding(path, 0, "missing_file", file_name(self._reached), file_name(start))
             self._open.append(Hole(self._reached, self._reached, self._reached + self._size, finding))
         self._reached = max(self._reached, start)
+
+    def _end_short(self, file: OffsetFile) -> None:
+        """Add a hole for the end that a file lost at a border of records, where the scan finds nothing wrong."""
+        end = file.start_offset + self._size
+        at = max(self._found.end, file.start_offset)
+        if at < end and not any(hole.file_end == end for hole in self._open):
+            finding = Finding(file.path, file.size_bytes, "wrong_file_size", f"{self._size} bytes", f"{file.size_bytes} bytes")
+            self._open.append(Hole(at, at, end, finding))
 
     def _close(self, stop: int) -> None:
         """End every open hole at `stop`, or at the end of its file."""

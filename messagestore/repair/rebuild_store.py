@@ -41,7 +41,7 @@ def rebuild_store(
         raise ValueError(f"{sorted(what)}: some of {sorted(ALL | {TIMERS})} wanted")
     config = settings_or_default(config, StoreConfig, "config")
     facts = FolderFacts(root, disk, config.store_path_commit_log)
-    facts.refuse_unsupported(reads_log=False, has_rocksdb=facts.is_rocksdb)
+    facts.refuse_unsupported(reads_log=False, has_rocksdb=facts.is_rocksdb, has_dledger=True)
     positions = facts.paths
     folders = LogPaths.parse(disk, positions.commit_log).folders
     if not all(disk.stat(folder) for folder in folders):

@@ -45,8 +45,11 @@ from ..config import StoreConfig
 from ..derive.cross_check import NO_FOLDER, OF_THE_LOG
 from ..derive.kinds.batch import NO_NUMBERS, batch_disagreements, cut_batch, rebuild_batch
 from ..derive.rebuild import INDEX, QUEUES
+from ..dledger import CHECKPOINT as PEER_CHECKPOINT
+from ..dledger import INDEX as ENTRY_INDEX
+from ..dledger import EntryIndex, checkpoint_findings, entry_of, peer_folder, read_peer, rewrite_index, write_checkpoint
 from ..excluded_topics import excluded_topics, with_batch_queues
-from ..folder import FolderFacts
+from ..folder import DLEDGER_TEXT, FolderFacts
 from ..paths import OWN_FOLDER
 from ..recovery.clamp_offsets import clamp_offsets
 from ..recovery.log_end import cut_tail, keep_cut
@@ -54,6 +57,7 @@ from ..recovery.named_messages import NamedMessages, reach_of
 from ..recovery.witnesses import UnplacedClaim, claims, is_cut_tail, unplaced_claims
 from ..swap import keep_file
 from ..timers.rebuild_timers import has_timers, plan_timers, rebuild_timers
+from ..unreadable import unreadable
 from ..write.ring import RING_NAME, restore
 from .comparison import Comparison
 from .damage import MISSING_END, Hole, Survey, survey
@@ -147,6 +151,11 @@ def _repaired(findings: list[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.kind not in _ADVICE]
 
 
+def _take_both(comparison: Comparison, entries: EntryIndex, piece: Piece) -> None:
+    comparison.take(piece)
+    entries.take(piece)
+
+
 def _unrepaired(findings: list[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.kind in _ADVICE]
 
@@ -167,7 +176,10 @@ class Recovery:
         """
         self._given = settings_or_default(config, StoreConfig, "config")
         facts = self.facts = FolderFacts(root, disk, self._given.store_path_commit_log) if facts is None else facts
-        facts.refuse_unsupported(reads_log=False, has_rocksdb=facts.is_rocksdb)
+        facts.refuse_unsupported(reads_log=False, has_rocksdb=facts.is_rocksdb, has_dledger=True)
+        if choice is Choice.SKIP and facts.contents.has_dledger_log:
+            supported = "--truncate; another peer has the rest, and `brokerstore copy` reads it here"
+            raise UnsupportedFormat("holes in", file=root, found=DLEDGER_TEXT, supported=supported)
         self.root = root
         self.choice = choice
         self.disk = disk
@@ -188,7 +200,7 @@ class Recovery:
 
     def plan(self) -> StorePlan:
         """Scan the whole log, compare queues and index with it, and return the plan; without a needed choice it has no step."""
-        found, compared = self._inspect()
+        found, compared, entries = self._inspect()
         self._found, self._log_changed = found, False
         plan = StorePlan(
             self.root, was_clean=self.was_clean, is_damaged=found.is_damaged, choice=self.choice, is_forced=self.force
@@ -202,6 +214,7 @@ class Recovery:
         plan.steps += config_steps(self.disk, self.root, keep_backup=self.keep_backup)
         is_sound = not files and not found.holes and found.tail is None
         self._plan_log(found, plan)
+        self._plan_entries(entries, plan)
         if is_sound:
             self._plan_unplaced(found, compared.lost_by_queue, plan)
             self._plan_unrepaired(compared, plan)
@@ -314,12 +327,25 @@ class Recovery:
         stopped_ms = clean_stop_ms(self.facts.clean_stop, self._files().message_at)
         return max(stopped_ms, self.facts.checkpoint.values.log_timestamp_ms)
 
-    def _inspect(self) -> tuple[Survey, Compared]:
-        """Survey the log and compare queues and index with it, in one pass."""
+    def _inspect(self) -> tuple[Survey, Compared, EntryIndex | StoreCorrupt | None]:
+        """Survey the log and compare queues, index and the index of a DLedger log with it, in one pass."""
+        entries = self._entry_index()
         with Comparison(self.disk, self.paths, self.config, self._files()) as comparison:
             comparison.load(every_queue=False)
-            found = self._survey(comparison.take)
-            return found, self._disagreements(comparison)
+            if not isinstance(entries, EntryIndex):
+                return self._survey(comparison.take), self._disagreements(comparison), entries
+            with entries:
+                found = self._survey(partial(_take_both, comparison, entries))
+                entries.finish()
+            return found, self._disagreements(comparison), entries
+
+    def _entry_index(self) -> EntryIndex | StoreCorrupt | None:
+        """Open the index of a DLedger log; None for any other log."""
+        folder = peer_folder(self.facts)
+        try:
+            return EntryIndex(self.disk, folder) if folder is not None else None
+        except StoreCorrupt as error:
+            return error
 
     def _survey(self, take: Callable[[Piece], None] | None = None) -> Survey:
         files, safe_ms, clean_stop = self._files(), self._safe_ms(), self.facts.clean_stop
@@ -363,6 +389,8 @@ class Recovery:
         if found.holes:
             filled, cut_cost = self._cost_of_filling(found), self._cost_of_cutting(found)
             plan.choices = {Choice.SKIP.value: filled, Choice.TRUNCATE.value: cut_cost}
+            if self.facts.contents.has_dledger_log:
+                del plan.choices[Choice.SKIP.value]
             if cut == found.holes[0].start:
                 plan.messages_kept, plan.messages_lost = found.records_after[0], cut_cost.messages_lost
                 plan.bytes_cut, plan.lost_by_queue = cut_cost.bytes_lost, cut_cost.lost_by_queue
@@ -382,6 +410,50 @@ class Recovery:
             plan.add("cut_tail", LOG, reason + self._files_behind(cut), self._cut_log, Cost(bytes_lost=size))
         if self.choice is Choice.TRUNCATE and cut is not None:
             plan.force_reasons = self.facts.cut_refusals()
+
+    def _plan_entries(self, entries: EntryIndex | StoreCorrupt | None, plan: StorePlan) -> None:
+        """Add the index and the checkpoint of a DLedger peer that do not agree with its log, as it will be."""
+        folder = peer_folder(self.facts)
+        if folder is None or entries is None:
+            return
+        if isinstance(entries, StoreCorrupt):
+            self._leave([unreadable(entries, folder)], "move this file away", plan)
+            return
+        name, changes_log = os.path.basename(folder), bool(plan.steps)
+        plan.findings += entries.findings[:FINDINGS_SHOWN]
+        if entries.findings or changes_log:
+            differences = f"{count_text(len(entries.findings), 'disagreement')} with the log"
+            reason = differences if entries.findings else "the log changes"
+            run = partial(self._rebuild_entry_index, folder)
+            plan.add("rebuild_entry_index", os.path.join(name, ENTRY_INDEX), reason, run)
+        try:
+            ahead = [one for one in checkpoint_findings(self.disk, folder, entries.last_index) if one.is_problem]
+        except StoreCorrupt as error:
+            ahead = [unreadable(error, folder)]
+        plan.findings += ahead
+        if ahead or changes_log:
+            reason = "it names entries that the log lacks" if ahead else "the log changes"
+            run = partial(self._set_peer_back, folder)
+            plan.add("write_entry_checkpoint", os.path.join(name, PEER_CHECKPOINT), reason, run)
+
+    def _rebuild_entry_index(self, folder: str) -> str:
+        return rewrite_index(self.disk, folder, self._files())
+
+    def _set_peer_back(self, folder: str) -> str:
+        """Lower the entries that the peer's checkpoint names to the last one of the repaired log."""
+        last = self._files().end().last
+        entry = None if last is None else entry_of(self.disk, self._files(), last.physical_offset)
+        index = -1 if entry is None else entry[0]
+        try:
+            peer = read_peer(self.disk, folder)
+            if all(one is None or one <= index for one in (peer.committed_index, peer.end_index)):
+                return ""
+        except StoreCorrupt:
+            pass  # it is replaced
+        if self.keep_backup:
+            keep_file(self.disk, self.root, os.path.join(folder, PEER_CHECKPOINT))
+        write_checkpoint(self.disk, folder, index)
+        return f"{index}"
 
     def _files_behind(self, cut: int | None) -> str:
         """Return the words for the log files that a cut deletes."""

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import pairwise
 
 from commitlog.layout import FILE_SIZE_DEFAULT
-from commitlog.offset_files import OffsetFile, file_name
+from commitlog.offset_files import OffsetFile, file_name, holds_entries
 from commitlog.walk import LogFiles
 from storageio import Disk, DiskError, File, Mode, copy_rest, free_path, keep_copy, pieces, staged
 from storebytes.plan import Step
@@ -33,9 +33,10 @@ def missing_starts(files: LogFiles) -> Iterator[int]:
 
 
 def unusual_files(files: LogFiles) -> Iterator[OffsetFile]:
-    """Yield files whose size differs from the rest; an empty last file is deleted by any open."""
+    """Yield files whose size differs from the rest; any open deletes an empty last file, but for that of a DLedger log."""
     for file in files.files:
-        if file.size_bytes != files.file_size_bytes and (file.size_bytes or file is not files.files[-1]):
+        is_deleted = not file.size_bytes and file is files.files[-1] and not holds_entries(file.path)
+        if file.size_bytes != files.file_size_bytes and not is_deleted:
             yield file
 
 
@@ -49,7 +50,7 @@ def file_steps(files: LogFiles, disk: Disk, root: str, *, keep_backup: bool) -> 
         run = partial(_resize, disk, root, file, size, keep_backup)
         yield Step("resize_file", os.path.relpath(file.path, root), f"it has {file.size_bytes} bytes instead of {size}", run)
     for start in missing_starts(files):
-        folder = os.path.dirname(files.files[0].path)
+        folder = os.path.dirname(max(file for file in files.files if file.start_offset < start).path)
         path = os.path.relpath(os.path.join(folder, file_name(start)), root)
         yield Step("create_file", path, "it is missing between others", partial(_make_empty, disk, folder, start, size))
 

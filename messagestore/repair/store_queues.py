@@ -142,6 +142,9 @@ class StoreQueues:
 
         This writes the checkpoint and the clean stop, and removes the abort file.
         """
+        if self.facts.contents.has_dledger_log:  # only a broker continues it
+            self.facts.abort_file.remove()
+            return
         if lock is not None:
             lock.release()
         config = self.config.but(deliver_delayed=False)  # a repair must not put any message

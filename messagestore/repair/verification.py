@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 
 from commitlog import LogPaths, LogReport, verify_growing_log, verify_log, whole_end
@@ -22,6 +22,7 @@ from ..compaction import compaction_findings
 from ..config import StoreConfig
 from ..derive.cross_check import END_MAX, LogBounds
 from ..derive.kinds.batch import batch_problems, batch_topics
+from ..dledger import EntryIndex, checkpoint_findings, peer_folder
 from ..folder import FolderFacts
 from ..timers.check import timer_findings
 from ..timers.layout import TIMER_TOPIC
@@ -172,6 +173,7 @@ class _Verification:
         self.end_offset: int | None = None  # end of the checked log of a store in use
         self.ends: dict[tuple[str, int], int] | None = None  # end offset of every queue; None if the queues could not be read
         self.has_ignored = False  # whether the log has a topic without ordinary queues
+        self.last_entry: int | None = None  # of a DLedger log that was walked
         self.filled: set[tuple[str, int]] = set()  # queues with records; empty if that is not known
 
     def problem(self, file: str, offset: int, kind: str, expected: int | str, found: int | str) -> None:
@@ -179,20 +181,41 @@ class _Verification:
 
     def log_and_derived(self, progress: Progress | None, observe: Observe | None) -> None:
         """Check the log, and compare queues and index with it on the way."""
-        size, comparison = self.requested.mapped_file_size_commit_log, self._comparison()
-        if comparison is None:
-            self.report.log = verify_log(self.folders, self.disk, size, progress, observe=observe)
-            return
+        size, comparison, entries = self.requested.mapped_file_size_commit_log, self._comparison(), self._entry_index()
 
-        def both(step: Step) -> None:
+        def all_of(step: Step) -> None:
             if isinstance(step, Piece):
-                comparison.take(step)
+                if comparison is not None:
+                    comparison.take(step)
+                if entries is not None:
+                    entries.take(step)
             if observe is not None:
                 observe(step)
 
-        with comparison:
-            self.report.log = verify_log(self.folders, self.disk, size, progress, observe=both)
-            self._finish(comparison)
+        with comparison or nullcontext(), entries or nullcontext():
+            self.report.log = verify_log(self.folders, self.disk, size, progress, observe=all_of)
+            if comparison is not None:
+                self._finish(comparison)
+            if entries is not None:
+                entries.finish()
+                self.report.more_problems += entries.findings
+                self.last_entry = entries.last_index
+
+    def _entry_index(self) -> EntryIndex | None:
+        """Return the comparison of a DLedger log with the index of its entries, None for any other log."""
+        folder = peer_folder(self.facts)
+        try:
+            return EntryIndex(self.disk, folder) if folder is not None else None
+        except StoreCorrupt as error:
+            self._unreadable(error)
+            return None
+
+    def peer(self) -> None:
+        """Compare the checkpoint of a DLedger peer with the end of its log at rest."""
+        folder = peer_folder(self.facts)
+        if folder is not None and self.last_entry is not None:
+            for finding in checkpoint_findings(self.disk, folder, self.last_entry):
+                self._add(finding)
 
     def derived(self) -> None:
         """Compare queues and index of a store in use with the log."""
@@ -238,6 +261,7 @@ class _Verification:
             self.log_reach,
             self.batch_queues,
             self.checkpoint,
+            self.peer,
             self.config_files,
             self.timers,
             self.sidecars,

@@ -29,6 +29,7 @@ from pyspark.sql.types import StructType
 from commitlog import CHECK_ALL, StoredMessage
 from commitlog._scan_cy import scan
 from commitlog.columns import Batch
+from commitlog.findings import Location, step_start
 from commitlog.walk import LogFiles, Piece
 from consumequeue import ConsumeQueues
 from consumequeue.layout import UNIT, UNIT_SIZE
@@ -306,7 +307,8 @@ class _SplitAudit(Sink):
 
     def _count(self, batch: Batch) -> None:
         first, last = int(batch.positions[0]), int(batch.positions[-1])
-        self._begin = batch.base + first if self._begin < 0 else self._begin
+        if self._begin < 0:
+            self._begin = batch.base + step_start(Location(batch.view, first, batch.base))
         self._end = batch.base + last + int(batch.sizes[-1])
         self._sums["count"] += len(batch.positions)
         self._sums["bytes"] += int(batch.sizes.sum(dtype="int64"))

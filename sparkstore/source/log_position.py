@@ -189,8 +189,8 @@ class LogEnds:
 
     def _first_time(self, file: OffsetFile) -> int | None:
         """Return the store time of a file's first record, or None."""
-        message = self._message_at(file, file.start_offset)
-        return None if message is None else message.store_timestamp_ms
+        found, _, _ = Reader(self._view(file), file.start_offset).decode_range(0, file.size_bytes, 1, CHECK_POSITION)
+        return found[0].store_timestamp_ms if found else None
 
     def _message_at(self, file: OffsetFile, physical_offset: int) -> StoredMessage | None:
         view = self._view(file)

@@ -17,6 +17,7 @@ from commitlog._scan_cy import scan
 from commitlog.checks import EMPTY, TORN
 from commitlog.columns import Batch
 from commitlog.cursor import is_file_end
+from commitlog.entry_layout import ENTRY_HEADER_SIZE
 from commitlog.findings import Location, describe
 from commitlog.layout import BODY_SIZE_MAX_DEFAULT, RECORD_ALLOWANCE
 from storageio import Disk, DiskError, Mode
@@ -86,6 +87,10 @@ class SplitReader:
         """Read a signed big-endian 32-bit integer; records and blanks start with their size."""
         return int.from_bytes(self.view[at - self.base : at - self.base + 4], "big", signed=True)
 
+    def header_size(self, at: int) -> int:
+        """Return the size of the entry header at an offset, 0 if there is none."""
+        return ENTRY_HEADER_SIZE if Location(self.view, at - self.base, self.base).is_entry else 0
+
     def time_at(self, at: int) -> int:
         """Return the store time of a checked record."""
         return Reader(self.view, self.base).store_time(at - self.base)
@@ -137,7 +142,8 @@ def _aligned(reader: SplitReader) -> tuple[int, int]:
             break
         size = Reader(reader.view, reader.base).check(at - reader.base, CHECK_POSITION)
         if size > 0:
-            return at + size, reader.time_at(at)
+            start = at + reader.header_size(at)
+            return (at, last_ms) if start >= split.begin else (at + size, reader.time_at(start))
         if size == TORN and reader.has_more(at):
             continue
         if reader.is_done(at, why):
@@ -163,6 +169,8 @@ def _rows(reader: SplitReader, at: int, checks: int, batch_rows: int) -> tuple[B
     after, why, rows, _, _ = scan(view, at - base, stop, base, checks, positions, sizes)
     if rows == 0 and why == STOPS[TORN]:
         after, why, rows, _, _ = scan(view, at - base, len(view), base, checks, positions[:1], sizes[:1])
+        if rows and base + int(positions[0]) >= reader.split.end:  # only the header of its entry starts in the split
+            return None, reader.split.end, "full"
     elif rows and (why == STOPS[TORN] or (why == "end" and stop < limit)):
         why = "full"  # the next call continues there
     return (Batch(view, base, positions[:rows], sizes[:rows]) if rows else None), base + after, why

@@ -34,7 +34,9 @@ def find_stores(paths: Sequence[str]) -> list[FoundStore]:
     found = []
     for path in dict.fromkeys(name for given in paths for name in _resolved(given)):
         folder = identify(path, disk_for(path))
-        if folder.kind is FolderKind.DLEDGER or (not folder.log_folders and folder.kind is not FolderKind.RABBITMQ):
+        if folder.kind is FolderKind.DLEDGER:
+            folder.refuse_unread()  # of two peers
+        if not folder.log_folders and folder.kind is not FolderKind.RABBITMQ:
             folder.refuse_unread()
             raise UnknownStore(f"{path}: a {folder.kind.value} folder; it has no commit log to read")
         found.append(FoundStore(folder.path, folder.kind, tuple(folder.log_folders)))

@@ -61,10 +61,11 @@ def test_rocksdb_queues_are_named_not_called_corrupt(tmp_path: Path, monkeypatch
 
 
 def test_a_dledger_log_is_named(tmp_path: Path) -> None:
-    """Its files begin with entry headers and are not read."""
+    """It is read, and not written to."""
     (tmp_path / "dledger-n0" / "data").mkdir(parents=True)
     assert identify(tmp_path).kind is FolderKind.DLEDGER
-    ran = run("verify", tmp_path)
+    assert run("verify", tmp_path).code == 0
+    ran = run("put", tmp_path, "T", "body")
     assert ran.code == 3
     assert "DLedger" in ran.talk
 

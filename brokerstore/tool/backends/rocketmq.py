@@ -256,7 +256,11 @@ def _what_holds(files: LogFiles, offset: int, folder: str) -> tuple[str, str] | 
     first = files.files[0].start_offset
     for step in files.walk():
         if isinstance(step, Piece) and step.base + step.start <= offset < step.base + step.stop:
-            at = step.base + step.positions[bisect_right(step.positions, offset - step.base) - 1]
+            row = bisect_right(step.positions, offset - step.base)
+            if row < len(step.positions) and files.step_offset(step.base + step.positions[row]) <= offset:
+                at = step.base + step.positions[row]
+                return f"the header of the entry of the message at {at}", f"get {folder} --at {at}"
+            at = step.base + step.positions[row - 1]
             return f"the inside of the message at {at}", f"get {folder} --at {at}"
         if isinstance(step, Blank) and first + step.offset <= offset:
             return "the blank end of a file", f"get {folder} --at {first + step.offset + step.size_bytes}"

@@ -64,7 +64,7 @@ def _check(
     folder: RocketmqFolder, quiet: bool, log_only: bool, observe: Callable[[Step], None] | None = None
 ) -> LogReport | StoreReport:
     facts, target, total = folder.facts, folder.target, folder.log_size()
-    is_store = target.kind is FolderKind.ROCKETMQ and any(facts.has(name) for name in BESIDE_THE_LOG)
+    is_store = facts.is_store and any(facts.has(name) for name in BESIDE_THE_LOG)
     if log_only or not is_store:
         folder.files()  # raises if there is no log
         with progress("verify", total, quiet=quiet) as advance:
@@ -117,7 +117,7 @@ def report(folder: RocketmqFolder, quiet: bool) -> tuple[Facts, dict[str, Any]]:
     facts.problems = [problem_json(problem) for problem in found.problems]
     if found.checked_to is not None:
         facts.cards.append(("In use", f"checked up to offset {found.checked_to}"))
-    if target.kind is FolderKind.ROCKETMQ:
+    if folder.facts.is_store:
         try:
             facts.lags = lag_rows(folder)
         except StoreError as error:  # the damage is among the problems already

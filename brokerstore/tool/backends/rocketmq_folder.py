@@ -67,8 +67,8 @@ class RocketmqFolder:
     def files(self) -> LogFiles:
         """Return the log's files, of a store in use up to its present end; raise `UnknownStore` without a log."""
         facts = self.facts
-        if not facts.log_folders or facts.kind is FolderKind.DLEDGER:
-            facts.refuse_unread()
+        facts.refuse_unread() if facts.kind is FolderKind.DLEDGER or not facts.log_folders else None
+        if not facts.log_folders:
             kind = facts.kind.value
             missing = UnknownStore(f"{facts.path}: a {kind} folder without its commitlog folder (--commitlog names another)")
             missing.add_note(f"run: brokerstore verify {quote(facts.path)}  (shows what is missing)")
@@ -92,7 +92,7 @@ class RocketmqFolder:
         if has_rocksdb and kind is FolderKind.ROCKSDB:
             return
         self.facts.refuse_unread()
-        if kind is not FolderKind.ROCKETMQ:
+        if not self.facts.is_store:
             raise UnknownStore(f"{self.facts.path}: a {kind.value} folder; this command needs a RocketMQ store's folder")
 
     def require_index_layout(self, *, has_rocksdb: bool = False) -> None:

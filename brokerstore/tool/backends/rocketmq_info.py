@@ -29,6 +29,7 @@ from ..output import (
     size_text,
     time_text,
 )
+from .rocketmq_dledger import peer_facts
 from .rocketmq_folder import RocketmqFolder
 from .rocketmq_timers import in_rocksdb, in_wheel, in_wheel_text
 
@@ -37,11 +38,13 @@ def info(folder: RocketmqFolder) -> Answer:
     """Describe what the folder holds, and what is wrong with it at first sight."""
     target, problems = folder.target, folder.problems
     facts = _log_facts(folder)
-    if target.kind is FolderKind.ROCKETMQ:
+    if folder.facts.is_store:
         for name, read in _PARTS.items():
             facts[name] = _try(read, folder.facts, problems)
         if facts["transactions"] is None:  # they are not in RocksDB
             del facts["transactions"]
+        if folder.facts.contents.has_dledger_log:
+            facts["dledger"] = _try(peer_facts, folder.facts, problems)
     elif target.kind is FolderKind.ROCKSDB:
         facts["timers"] = _try(in_wheel, folder.facts, problems)
         facts["parts"] = _try(_parts, folder.facts, problems)
@@ -193,6 +196,10 @@ def _part_texts(facts: dict[str, Any]) -> dict[str, object]:
         texts["Timers"] = in_wheel_text(timers)
     if transactions := facts.get("transactions"):
         texts["Transactions"] = f"{transactions['open']} open"
+    if peer := facts.get("dledger"):
+        role = "leader" if peer["was_leader"] else f"follower of {peer['leader']}" if peer["leader"] else "unknown role"
+        behind = "" if not peer["uncommitted"] else f", {peer['uncommitted']} of them behind the committed index"
+        texts["DLedger"] = f"peer {peer['name']}, {role} in term {peer['term']}; entries up to {peer['last_index']}{behind}"
     for use, title in (("kept", "Not read"), ("unsupported", "Unsupported")):
         names = [f"{part['name']} ({part['what']})" for part in facts.get("parts") or () if part["use"] == use]
         if names:

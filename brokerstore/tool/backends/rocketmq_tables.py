@@ -34,7 +34,7 @@ def ls(folder: RocketmqFolder, only: str | None) -> Answer:
     """List every queue, or those of one topic, from the queue files or from the log; then the topics of topics.json."""
     facts, files = folder.facts, folder.files()
     incomplete: Row = {}
-    if facts.kind is FolderKind.ROCKETMQ and facts.has("consumequeue"):
+    if facts.is_store and facts.has("consumequeue"):
         for finding in files.check():
             folder.add(finding)
         rows = list(_rows_of_queues(folder, max(0, files.files[0].start_offset if files.files else 0)))
@@ -126,7 +126,7 @@ def _messages(folder: RocketmqFolder, files: LogFiles) -> Iterator[StoredMessage
 
 
 def _deleted(facts: FolderFacts) -> Callable[[str], bool]:
-    if facts.kind is not FolderKind.ROCKETMQ or not facts.has("config"):
+    if not facts.is_store or not facts.has("config"):
         return lambda _topic: False
     from messagestore.broker.config.topics import Topics, is_deleted
 
@@ -137,7 +137,7 @@ def _deleted(facts: FolderFacts) -> Callable[[str], bool]:
 def _topics(folder: RocketmqFolder) -> list[Row]:
     """Return the topics of the configuration; report a database that cannot be read, and go on."""
     facts = folder.facts
-    if facts.kind not in (FolderKind.ROCKETMQ, FolderKind.ROCKSDB) or not facts.has("config"):
+    if not (facts.is_store or facts.kind is FolderKind.ROCKSDB) or not facts.has("config"):
         return []
     from messagestore.broker.config.topics import Topics
 

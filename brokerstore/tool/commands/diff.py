@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import click
 
 from storageio import UnknownStore
+from storebytes.folder_kind import FolderKind
 
 from ..backends import Backend, QueueKey
 from ..backends.opening import open_backend
@@ -40,6 +41,7 @@ def diff(first: str, second: str, as_json: bool, vhost: str | None, limit: int, 
 
     Each difference is reported by queue and number.
     """
+    from ..backends.rocketmq_dledger import compared_entries, entries_text
     from ..target import find_target
 
     targets = [find_target(folder, {"vhost": vhost}) for folder in (first, second)]
@@ -51,6 +53,8 @@ def diff(first: str, second: str, as_json: bool, vhost: str | None, limit: int, 
         count += 1
         if len(shown) < limit:
             shown.append(found)
+    if all(target.kind is FolderKind.DLEDGER for target in targets):
+        more["dledger"] = compared_entries(*targets)
     in_use = [side.target.path for side in sides if side.is_in_use]
     problems = [problem for side in sides for problem in side.problems]  # a RabbitMQ folder reports its own
     if as_json:
@@ -61,6 +65,8 @@ def diff(first: str, second: str, as_json: bool, vhost: str | None, limit: int, 
     else:
         for found in shown:
             emit(_text(found))
+        if "dledger" in more:
+            emit(entries_text(more["dledger"]))
         if count == 0:
             emit("The readable messages are the same." if problems or "not_read" in more else "The messages are the same.")
         elif count > limit:

@@ -31,7 +31,7 @@ from .answers import our_messages
 from .folders import LOG_SIZE, QUEUE_SIZE, SIZES, START_MS, Ticking, ours, write_mixed
 from .jvm import Refused, prepare_or_skip, why_not
 from .live import deliveries
-from .real_broker import NAME, RealBroker, free_ports, until
+from .real_broker import RealBroker, until
 from .real_store import RealStores
 
 pytestmark = [
@@ -45,17 +45,11 @@ def tool(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "brokerstore", *arguments], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("kind", ["RocksDB", "DLedger"])
-def test_a_real_folder_with_rocksdb_queues_or_a_raft_log_is_refused_unchanged(tmp_path: Path, kind: str) -> None:
-    """RocksDB queues or a Raft log are not taken for an empty or damaged store."""
+def test_a_real_folder_with_rocksdb_queues_is_refused_unchanged(tmp_path: Path) -> None:
+    """RocksDB queues are not taken for an empty or damaged store; `test_dledger.py` has a DLedger log."""
     prepare_or_skip()
     folder = tmp_path / "store"
-    settings: dict[str, Any] = {"storeType": "defaultRocksDB"}
-    if kind == "DLedger":
-        (port,) = free_ports(1)
-        settings = {"enableDLegerCommitLog": True, "dLegerGroup": NAME, "dLegerSelfId": "n0"}
-        settings["dLegerPeers"] = f"n0-127.0.0.1:{port}"
-    with RealBroker(folder, tmp_path / "broker", **SIZES, **settings) as broker:
+    with RealBroker(folder, tmp_path / "broker", **SIZES, storeType="defaultRocksDB") as broker:
         broker.invoke("topic", topic="T", queues=1)
         results = broker.invoke(
             "send", messages=[{"topic": "T", "body": "eA==", "queue_id": 0, "keys": ["k"]} for _ in range(5)]
@@ -64,20 +58,11 @@ def test_a_real_folder_with_rocksdb_queues_or_a_raft_log_is_refused_unchanged(tm
     before = contents(folder)
     for mode in ("r", "r+", "a"):
         for opening in (MessageStore.open, brokerstore.open):
-            with pytest.raises(UnknownStore, match=kind):
+            with pytest.raises(UnknownStore, match="RocksDB"):
                 opening(str(folder), mode)
-    if kind == "DLedger":
-        with pytest.raises(UnknownStore, match=kind):
-            Recovery(str(folder), Choice.SKIP).apply()
-        with pytest.raises(UnknownStore, match=kind):
-            rebuild_store(str(folder))
-        assert tool("recover", "--apply", str(folder)).returncode == 3
-    reported = tool("info", "--json", str(folder))
-    if kind == "RocksDB":  # the log itself is readable
-        assert json.loads(reported.stdout)["kind"] == "rocketmq-rocksdb" and reported.returncode == 0
-        assert len(our_messages(folder, ["T"])) == 5
-    else:
-        assert reported.returncode == 3 and "DLedger" in reported.stderr
+    reported = tool("info", "--json", str(folder))  # the log itself is readable
+    assert json.loads(reported.stdout)["kind"] == "rocketmq-rocksdb" and reported.returncode == 0
+    assert len(our_messages(folder, ["T"])) == 5
     assert contents(folder) == before
 
 
