@@ -16,6 +16,7 @@ Packages, each of which imports only from those before it:
     read      a folder, read only       engine    queues and message stores of an open folder; `store` is its interface
     stream    streams                   quorum    quorum queues; both are read, verified and recovered, and `node_folder`
                                                   has them for one virtual host
+    khepri    Khepri's tree             `definitions` has the declarations of a node, from it or from Mnesia
 
 Mode "r" (`RabbitStore.open(path, "r")`), `verify`, `statistics` and `plan_recovery` change nothing; `apply_recovery`
 repairs.  Opening for writing takes the lock, reads and deletes the clean-stop files, replays the journals, and continues from
@@ -45,6 +46,7 @@ from storebytes.lazy_names import lazy_names  # first of all: `storebytes` selec
 if TYPE_CHECKING:
     from storebytes.finding import Finding
 
+    from .definitions import Definitions, read_definitions
     from .engine.live_queue import Delivery
     from .errors import PartlyPublished, StoreBroken, UnknownDelivery, UnknownQueue
     from .metrics import RabbitMetrics, RabbitQueueMetrics
@@ -59,6 +61,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         globals(),
         {
+            ".definitions": ["Definitions", "read_definitions"],
             ".engine.live_queue": ["Delivery"],
             ".errors": ["PartlyPublished", "StoreBroken", "UnknownDelivery", "UnknownQueue"],
             "storebytes.finding": ["Finding"],
@@ -75,6 +78,7 @@ else:
 
 __all__ = [
     "Checked",
+    "Definitions",
     "Delivery",
     "Finding",
     "IndexSettings",
@@ -96,6 +100,7 @@ __all__ = [
     "find_vhosts",
     "is_vhost_folder",
     "plan_recovery",
+    "read_definitions",
     "statistics",
     "verify",
 ]

@@ -5,8 +5,8 @@ A node's data folder has classic queues, which `rabbitstore.read` reads, and eve
 msg_stores/vhosts/<V>/         classic queues: read
 quorum/<node>/<UId>/config     a quorum queue: listed here, read by `rabbitstore.quorum`
 stream/<name>/                 a stream: listed here, read by `rabbitstore.stream`
-schema.DAT LATEST.LOG          metadata in Mnesia: not read
-rabbitmq_metadata/             metadata in Khepri (4.x): not read
+schema.DAT LATEST.LOG          metadata in Mnesia: read by `definitions`
+coordination/                  metadata in Khepri, if there are no tables of Mnesia: read by `definitions`
 <node>-feature_flags           beside the folder: shows the lowest possible version of the server
 """
 
@@ -23,6 +23,7 @@ from storebytes.folder_kind import FolderKind
 
 from .folder_lock import running_server
 from .format.config_text import parse_config, queue_name
+from .read.mnesia import has_tables
 from .read.unsupported import read_flags
 from .read.vhost_folder import find_vhost
 
@@ -90,9 +91,9 @@ def _survey(path: str, disk: Disk) -> Node | None:
         return None
     found = Node(_quorum_queues(disk, path), _folders(disk, f"{path}/stream"))
     names = {entry.name for entry in disk.list(path)}
-    if names & {"schema.DAT", "LATEST.LOG"}:
+    if has_tables(names):
         found.metadata.append("mnesia")
-    if "rabbitmq_metadata" in names:
+    elif names & {"rabbitmq_metadata", "coordination"}:
         found.metadata.append("khepri")
     flags = f"{os.path.abspath(path)}-feature_flags"
     if disk.stat(flags) is not None:

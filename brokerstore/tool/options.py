@@ -109,7 +109,8 @@ def plain_command(name: str, *examples: str) -> Callable[[Command], click.Comman
 
 
 def store_command(
-    name: str, *examples: str, sizes: bool = False, rocketmq_only: Sequence[str] | bool = (), rabbitmq_only: Sequence[str] = ()
+    name: str, *examples: str, sizes: bool = False, rocketmq_only: Sequence[str] | bool = (),
+    rabbitmq_only: Sequence[str] | bool = (),
 ) -> Callable[[Command], click.Command]:  # fmt: skip
     """Make a command with the argument DIR; it gets a `Backend` as its first argument.
 

@@ -43,6 +43,28 @@ class Improper(NamedTuple):
     tail: Any
 
 
+class TermKey(bytes):
+    """A map's key that Python cannot hash, because it has a list or a map in it, as its text; `term` is the key."""
+
+    term: Any
+
+
+def map_key(term: Any) -> Any:
+    """Return what stands for a term as a key of a dict."""
+    try:
+        hash(term)
+    except TypeError:
+        key = TermKey(repr(term).encode("utf-8", "surrogatepass"))
+        key.term = term
+        return key
+    return term
+
+
+def key_term(key: Any) -> Any:
+    """Return the term that `map_key` was given."""
+    return key.term if isinstance(key, TermKey) else key
+
+
 def is_damaged_name(found: str, known: str) -> bool:
     """Return whether `found` is `known` with one character changed.  That is damage; other unknown names are another format.
 

@@ -30,5 +30,3 @@ cdef class _TermReader:
     cdef object number(self, Size tag)
     cdef object rare_term(self, Size tag)
     cdef object opaque(self, Size tag, Size tail)
-
-cdef object _hashable(object term)

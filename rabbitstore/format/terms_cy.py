@@ -13,7 +13,7 @@ except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
 from storageio import StoreCorrupt
 
-from .terms import VERSION, Atom, CharList, Improper, Opaque, Term
+from .terms import VERSION, Atom, CharList, Improper, Opaque, Term, map_key
 
 if not cython.compiled:
     from storebytes._bytes_cy import I64, Bool, Size, get_i16, get_i32, source_of_bytes, take_bytes
@@ -112,7 +112,7 @@ class _TermReader:
     def map_term(self, depth: Size) -> Term:
         found: dict[Term, Term] = {}
         for _ in range(self.count(self.u32())):
-            key = _hashable(self.term(depth + 1))
+            key = map_key(self.term(depth + 1))
             found[key] = self.term(depth + 1)
         return found
 
@@ -149,6 +149,10 @@ class _TermReader:
             return self.opaque(tag, 9)
         if tag == 90 or tag == 114:
             return self.opaque(tag, 4 if tag == 90 else 1)
+        if tag == 113 and self.improper:
+            start: Size = self.at
+            self.terms(3, DEPTH_MAX - 1)
+            return Opaque(tag, self.data[start : self.at])
         self.at -= 1
         raise self.bad("unknown tag of a term", "one of the tags listed in rabbitmq-terms.md", tag)
 
@@ -159,15 +163,6 @@ class _TermReader:
         self.term(DEPTH_MAX)
         self.skip(tail + 4 * words)
         return Opaque(tag, self.data[start : self.at])
-
-
-def _hashable(term: Term) -> Term:
-    """Return a key that Python can hash: one with a list or a map in it becomes its text."""
-    try:
-        hash(term)
-    except TypeError:
-        return repr(term).encode()
-    return term
 
 
 def decode(data: bytes, *, file: str = "", base: int = 0, improper: bool = False) -> Term:

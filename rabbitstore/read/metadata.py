@@ -20,16 +20,27 @@ from storebytes.finding import Finding, finding_of
 from ..format.config_text import parse_term
 from ..format.dets_table import COOKIE, is_closed, read_dets
 from ..format.names import vhost_folder_name
-from .mnesia import ITEM_HEAD, LOG_HEAD, MD5_FROM, MD5_SIZE, PERMISSIONS, TAGS, USERS, VHOSTS, read_tables
+from .mnesia import (
+    BAD_METADATA,
+    ITEM_HEAD,
+    ITEM_MAGIC,
+    LOG_HEAD,
+    MD5_FROM,
+    MD5_SIZE,
+    OPENED,
+    PERMISSIONS,
+    QUEUES,
+    USERS,
+    VHOSTS,
+    read_tables,
+)
 from .vhost_folder import find_vhosts
 
 _SCHEMA, _KHEPRI = "schema.DAT", "rabbitmq_metadata"
-_TABLES = tuple(f"{table}.DCD" for table in TAGS)
+_TABLES = tuple(f"{table}.DCD" for table in (QUEUES, USERS, PERMISSIONS, VHOSTS))  # without another one a server starts
 _TERMS = ("cluster_nodes.config", "nodes_running_at_shutdown")
 _SIZE_MAX = 1 << 30
-_MAGIC, _CLOSED, _OPENED = b"\1\2\3\4", b"cXM\x0b", b"\6\7\x08\x09"
-_ITEM_MAGIC = b"bWLA"
-_KIND = "bad_metadata"
+_MAGIC, _CLOSED = b"\1\2\3\4", b"cXM\x0b"
 
 
 def metadata_problems(node: str, disk: Disk = REAL_DISK) -> list[Finding]:
@@ -38,7 +49,7 @@ def metadata_problems(node: str, disk: Disk = REAL_DISK) -> list[Finding]:
     if _KHEPRI in names or not names & {_SCHEMA, "LATEST.LOG", *_TABLES}:
         return []
     found = [
-        Finding(name, 0, _KIND, "a file that every server has", "none; without it a server knows none of the queues")
+        Finding(name, 0, BAD_METADATA, "a file that every server has", "none; without it a server knows none of the queues")
         for name in sorted({_SCHEMA, *_TABLES} - names)
     ]
     for name in sorted(names):
@@ -46,7 +57,7 @@ def metadata_problems(node: str, disk: Disk = REAL_DISK) -> list[Finding]:
             try:
                 _check(name, read_head(disk, f"{node}/{name}", _SIZE_MAX) or b"")
             except (StoreCorrupt, UnsupportedFormat) as error:
-                found.append(finding_of(error, _KIND))
+                found.append(finding_of(error, BAD_METADATA))
     return found or _contradictions(node, disk)
 
 
@@ -85,12 +96,12 @@ def _check_log(name: str, data: bytes) -> None:
     """Walk the items of a closed log; the server cuts an open one where it ends, and makes an empty one again."""
     if not data and not name.endswith(".DCD"):
         return
-    if data[:4] != _MAGIC or data[4:LOG_HEAD] not in (_CLOSED, _OPENED):
+    if data[:4] != _MAGIC or data[4:LOG_HEAD] not in (_CLOSED, OPENED):
         raise StoreCorrupt("not a disk log", file=name, offset=0, expected=_MAGIC + _CLOSED, found=data[:LOG_HEAD])
     at = LOG_HEAD
     while at < len(data) and data[4:LOG_HEAD] == _CLOSED:
         size = struct.unpack_from(">I", data.ljust(at + 4, b"\0"), at)[0]
         stop = at + ITEM_HEAD + size + (MD5_SIZE if size >= MD5_FROM else 0)
-        if data[at + 4 : at + ITEM_HEAD] != _ITEM_MAGIC or stop > len(data):
-            raise StoreCorrupt("disk log item", file=name, offset=at, expected=_ITEM_MAGIC, found=data[at : at + ITEM_HEAD])
+        if data[at + 4 : at + ITEM_HEAD] != ITEM_MAGIC or stop > len(data):
+            raise StoreCorrupt("disk log item", file=name, offset=at, expected=ITEM_MAGIC, found=data[at : at + ITEM_HEAD])
         at = stop

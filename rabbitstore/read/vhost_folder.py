@@ -110,7 +110,7 @@ class VhostFolder(Closing):
         folder = self.path.rstrip("/").rsplit("/", 1)[-1]
         if written and (vhost_folder_name(written) == folder or not HASHED.fullmatch(folder)):
             return written
-        names = ["/", *self._vhosts_of_queues()]
+        names = ["", "/", *self._vhosts_of_queues()]
         found = next((name for name in names if vhost_folder_name(name) == folder), written or names[-1])
         if text is not None and found != written:
             self.problems.append(Finding(layout.VHOST_NAME_FILE, 0, "bad_vhost_name", found, written))

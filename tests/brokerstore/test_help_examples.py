@@ -11,7 +11,9 @@ import pytest
 
 from brokerstore import Message, MessageStore, RabbitStore, StoreConfig
 from brokerstore.tool.commands import NAMES, every_command
+from tests.archives import unpack
 from tests.brokerstore.tool import run
+from tests.rabbitstore.conftest import DATA
 
 
 def examples(commands: Mapping[str, click.Command], above: str = "") -> Iterator[tuple[str, list[str]]]:
@@ -39,7 +41,7 @@ def test_the_help_shows_examples(name: str) -> None:
 
 
 def test_every_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They run in order, in a folder with a store, a virtual host, a letter and a broker's file."""
+    """They run in order, in a folder with a store, a virtual host, a node, a letter and a broker's file."""
     monkeypatch.chdir(tmp_path)
     with MessageStore.open("orders-store", config=StoreConfig.small()) as store:
         for number in range(20):
@@ -50,6 +52,7 @@ def test_every_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         rabbit.declare_queue("mail")
         for number in range(10):
             rabbit.publish("mail", b"letter %d" % number)
+    unpack(DATA / "definitions" / "3.10.8.tar.xz", tmp_path)
     Path("letter.txt").write_text("a letter")
     Path("broker.conf").write_text("mappedFileSizeCommitLog=67108864\n")
     for name, lines in EXAMPLES.items():

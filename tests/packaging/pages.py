@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.archives import unpack
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 FOLDERS = ("howto", "explanation", "reference")
@@ -56,6 +58,8 @@ def run_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **more
     work.mkdir()
     monkeypatch.chdir(work)
     environment = _environment(tmp_path) | more
+    if page.stem == "rescue-rabbitmq":
+        unpack(ROOT / "tests" / "data" / "definitions" / "3.10.8.tar.xz", work)  # a dead server's folder `node`
     names: dict[str, object] = {"__name__": "__main__"}
     for language, file, source in FENCE.findall(page.read_text()):
         if file:

@@ -56,6 +56,14 @@ def open_node(facts: RabbitmqFacts, vhost: str, *, even_empty: bool = False) -> 
     return NodeFolder(facts.path, vhost)
 
 
+def declared_text(counts: dict[str, int]) -> str:
+    """Return the numbers of a node's declarations as text."""
+    nouns = {name: "virtual host" if name == "vhosts" else name.removesuffix("s") for name in counts}
+    texts = [count_text(count, nouns[name]) for name, count in counts.items() if name != "policies"]
+    policies = counts.get("policies", 0)
+    return ", ".join([*texts, f"{policies} {'policy' if policies == 1 else 'policies'}"])
+
+
 def outcome(problems: list[Finding]) -> int:
     """Return the exit code for some problems: an unsupported format is no damage, but the answer is incomplete."""
     if any(problem.kind != UNSUPPORTED for problem in problems):
@@ -81,6 +89,23 @@ class RabbitmqFolder:
     def code(self) -> int:
         """Return the exit code for the problems found so far."""
         return outcome(self.problems)
+
+    def add_problems(self, problems: Iterable[Finding]) -> None:
+        """Add problems that are not known yet, and report them on stderr."""
+        new = [problem for problem in dict.fromkeys(problems) if problem not in self.problems]
+        self.problems += new
+        for problem in new:
+            print_line(f"brokerstore: {problem_text(problem)}")
+
+    def declared(self) -> dict[str, int] | None:
+        """Return the numbers of a node's declarations; None for a folder without its metadata."""
+        if self.facts.node is None or not self.facts.node.metadata:
+            return None
+        from rabbitstore import read_definitions  # 20 ms
+
+        found = read_definitions(self.facts.path)
+        self.add_problems(found.problems)
+        return found.counts()
 
     @property
     def path(self) -> str:

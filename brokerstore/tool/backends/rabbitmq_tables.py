@@ -10,7 +10,7 @@ from rabbitstore.format.index_versions import VERSIONS
 from rabbitstore.read.intact_segment_cy import IntactSegment
 
 from ..output import Answer, Table, count_text, problem_json, progress, size_text
-from .rabbitmq_folder import RabbitmqFolder, report_unread, unread_keys
+from .rabbitmq_folder import RabbitmqFolder, declared_text, report_unread, unread_keys
 
 if TYPE_CHECKING:
     from brokerstore.report import Facts
@@ -49,7 +49,7 @@ def info(backend: RabbitmqFolder) -> Answer:
         }
     node = backend.facts.node
     if node is not None:
-        facts |= node.to_json() | {"reads": READS}
+        facts |= node.to_json() | {"reads": READS} | _declared(backend)
     facts["problems"] = [problem_json(problem) for problem in backend.problems]
     return Answer(facts, [_fields(facts, node)], backend.code)
 
@@ -59,6 +59,8 @@ def _fields(facts: dict[str, Any], node: Node | None) -> dict[str, object]:
     stores = [f"{row['store']}: {count_text(row['files'], 'file')}, {size_text(row['size_bytes'])}" for row in facts["stores"]]
     versions = [f"{count} of {name.replace('_', ' ')}" for name, count in facts["classic_queues"].items() if count]
     texts = {"classic_queues": ", ".join(versions) or "none", "problems": len(facts["problems"]) or NOT_CHECKED}
+    if "declared" in facts:
+        texts["declared"] = declared_text(facts["declared"])
     kept = {name: value for name, value in facts.items() if name != "stores"}
     return {**kept, **texts, "stores": "; ".join(stores), **({} if node is None else _node_texts(node))}
 
@@ -73,7 +75,7 @@ def _node_texts(node: Node) -> dict[str, object]:
     return {
         "quorum_queues": str(len(node.quorum_queues)) if node.quorum_queues else "none",
         "streams": str(len(node.streams)) if node.streams else "none",
-        "metadata": f"{', '.join(node.metadata)}, not read" if node.metadata else "none",
+        "metadata": ", ".join(node.metadata) or "none",
         "server_version": f"{node.server_version} ({node.version_from})",
         "version_from": node.version_from,
         "reads": "; ".join(READS),
@@ -98,7 +100,15 @@ def ls(backend: RabbitmqFolder) -> Answer:
             keys = NODE_KEYS
             rows = [{**row, "type": "classic"} for row in rows] + [queue._asdict() for queue in backend.node.queues()]
     cells = [["unknown" if row[key] is None else row[key] for key in keys] for row in rows]
-    return Answer({"queues": rows, **backend.unread_keys()}, [Table(keys, cells)], backend.code)
+    declared = _declared(backend)
+    lines = [f"declared: {declared_text(counts)}" for counts in declared.values()]
+    return Answer({"queues": rows, **declared, **backend.unread_keys()}, [Table(keys, cells), *lines], backend.code)
+
+
+def _declared(backend: RabbitmqFolder) -> dict[str, dict[str, int]]:
+    """Return the JSON key for the numbers of a node's declarations."""
+    counts = backend.declared()
+    return {} if counts is None else {"declared": counts}
 
 
 def stats(backend: RabbitmqFolder, quiet: bool) -> Answer:

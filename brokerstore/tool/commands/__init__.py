@@ -8,8 +8,8 @@ import click
 
 NAMES = (
     "put", "info", "ls", "dump", "get", "query", "tail", "top", "stats", "verify", "offsets", "export", "import", "copy",
-    "diff", "purge", "requeue", "group", "topic", "report", "recover", "rebuild", "replicate", "promote", "serve", "decode-id",
-    "bench", "completion", "doctor",
+    "diff", "definitions", "purge", "requeue", "group", "topic", "report", "recover", "rebuild", "replicate", "promote",
+    "serve", "decode-id", "bench", "completion", "doctor",
 )  # fmt: skip
 _MODULES = {"import": "imports", "decode-id": "decode_id"}  # the others are called like the command
 

@@ -104,6 +104,11 @@ class Server:
             *words,
         ]
 
+    def control(self, *words: str) -> str:
+        """Run rabbitmqctl for the node; return an empty text, or why it failed."""
+        ran = subprocess.run(self._command("rabbitmqctl", "-q", *words), capture_output=True, text=True, check=False)
+        return "" if not ran.returncode else (ran.stderr + ran.stdout) or "failed"
+
     def start(self) -> None:
         """Start the node and wait until it accepts connections."""
         self._pid_file.unlink(missing_ok=True)
