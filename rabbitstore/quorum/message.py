@@ -20,6 +20,7 @@ READY, CHECKED_OUT, DEAD_LETTERED = "ready", "checked_out", "dead_lettered"
 BODY_FIELD = {("e", 4): 2, ("enqueue", 4): 3, ("requeue", 6): 5}
 _US_A_MS = 1000
 _NO_ID = b""
+_EXPIRATION = 8  # in the record of AMQP 0-9-1's properties
 
 
 class Located(NamedTuple):
@@ -70,6 +71,17 @@ def _is_container(term: Any) -> bool:
     return isinstance(term, tuple) and len(term) == 4 and term[0] == CONTAINER and isinstance(term[3], dict)
 
 
+def _expiration(term: Any) -> int | None:
+    """Return the time to live in a basic message in milliseconds: the queue has decoded the properties if there is one."""
+    properties = term[3][2] if _is_basic(term) else None
+    text = properties[_EXPIRATION] if isinstance(properties, tuple) and len(properties) > _EXPIRATION else None
+    return int(text) if isinstance(text, bytes) and text.isdigit() else None
+
+
+def _is_basic(term: Any) -> bool:
+    return isinstance(term, tuple) and len(term) > 3 and term[0] == "basic_message" and isinstance(term[3], tuple)
+
+
 def info_of(command: Any) -> MessageInfo:
     """Return what the queue machine needs of an enqueued message."""
     term = message_term(command)
@@ -78,7 +90,7 @@ def info_of(command: Any) -> MessageInfo:
     ttl, priority, count = (annotations.get(Atom(name)) for name in ("ttl", "p", "delivery_count"))
     return MessageInfo(
         size if isinstance(size, int) else _body_size(term),
-        ttl if isinstance(ttl, int) else None,
+        ttl if isinstance(ttl, int) else _expiration(term),
         priority if isinstance(priority, int) else None,
         count if isinstance(count, int) else 0,
     )

@@ -13,6 +13,9 @@ from . import layout
 from .state_lists import Part, split_state
 
 
+_VERSION, _COMPRESSED = b"\x83", b"\x83P"
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """A state of a queue after the entry `index`."""
@@ -53,7 +56,25 @@ def read_snapshot(data: memoryview, file: str) -> Snapshot:
     if size > len(data) - start:
         raise StoreCorrupt("snapshot is cut", file=file, offset=head, expected=f"{size} bytes", found=len(data) - start)
     meta = decode(bytes(data[start : start + size]), file=file, base=start, improper=True)
-    return _snapshot(meta, data[start + size :], file, start, start + size)
+    return _snapshot(meta, _plain(data[start + size :], file, start + size), file, start, start + size)
+
+
+def _plain(state: memoryview, file: str, base: int) -> memoryview:
+    """Return a state as ra 2.2 and later write it: before, it is compressed."""
+    head = len(_COMPRESSED) + layout.META_SIZE.size
+    if state[: len(_COMPRESSED)] != _COMPRESSED or len(state) < head:
+        return state
+    size = layout.META_SIZE.unpack_from(state, len(_COMPRESSED))[0]
+    if size > layout.SNAPSHOT_SIZE_MAX:
+        raise StoreCorrupt("state is too large", file=file, offset=base, expected=f"{layout.SNAPSHOT_SIZE_MAX}", found=size)
+    stream = zlib.decompressobj()
+    try:
+        found = stream.decompress(state[head:], size + 1)
+    except zlib.error as error:
+        raise StoreCorrupt("not a compressed term", file=file, offset=base, expected="zlib", found=str(error)) from error
+    if len(found) != size or not stream.eof:
+        raise StoreCorrupt("not a compressed term", file=file, offset=base, expected=f"{size} bytes", found=len(found))
+    return memoryview(_VERSION + found)
 
 
 def _snapshot(meta: Term, state: memoryview, file: str, base: int, state_at: int) -> Snapshot:

@@ -1,0 +1,67 @@
+"""What each version of the queue machine does (docs/formats/rabbitmq-quorum.md#versions).
+
+A version is one of RabbitMQ's module `rabbit_fifo`.  A row names what it does differently from the one before.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+AT_REMOVAL = "removal"  # not a command: the active consumer was cancelled, or its process ended
+
+
+class Rules(NamedTuple):
+    """What one version does.  `first_name` is in the entries and settings of this version, and in none before it."""
+
+    first_name: bytes = b""
+    keeps_headers: bool = True  # a snapshot has no index of a message, only its header: the entries behind it settle all of them
+    waits_for_earlier: bool = True  # an enqueue ahead of its number waits for those before it, and later versions ignore it
+    replaces_consumers: bool = False  # a consumer that is declared again becomes a new one with a priority and a status
+    has_consumer_priority: bool = False
+    can_reject: bool = False  # knows the overflow strategy `reject_publish`
+    can_expire: bool = False
+    caps_credit: bool = False  # a consumer never has more credit than it was declared with
+    credits_dropped_twice: bool = True  # for a return that exceeds the delivery limit
+    keeps_return_order: bool = False  # returns come back in the order of the command, before in that of their ids
+    lists: int = 1  # of messages by priority: one, two, or 32
+    is_active_by_priority: bool = False  # before, consumers that wait become active in the order of their arrival
+    activated_by: frozenset[str] = frozenset({"nodeup", AT_REMOVAL})  # what gives a queue its single active consumer
+    counts_failures: bool = False  # a return that is no failure does not count as a failed delivery
+    limits_failures: bool = False  # the delivery limit counts only failed deliveries
+    keeps_after_disconnect: bool = False  # a lost connection alone returns nothing
+    finds_node_up: bool = False  # a start applies `nodeup` for the server's own node
+
+
+LISTS_STRICT = 32
+_ACTIVATED_BY = frozenset({"settle", "checkout", "down", "nodeup"})
+_RETURNS = frozenset({"return", "modify", "requeue"})
+
+
+def _rows() -> dict[int, Rules]:
+    found = {0: Rules()}
+
+    def add(**changes: object) -> None:
+        found[len(found)] = found[len(found) - 1]._replace(**changes)
+
+    add(first_name=b"overflow_strategy", has_consumer_priority=True, can_reject=True, finds_node_up=True)
+    add(
+        first_name=b"msg_ttl", keeps_headers=False, waits_for_earlier=False, replaces_consumers=True,
+        can_expire=True, activated_by=_ACTIVATED_BY,
+    )  # fmt: skip
+    add(first_name=b"", caps_credit=True, credits_dropped_twice=False)
+    add(first_name=b"w\x01e", keeps_return_order=True, lists=2, is_active_by_priority=True, counts_failures=True)
+    add(first_name=b"")
+    add()
+    add(activated_by=_ACTIVATED_BY | _RETURNS)
+    add(lists=LISTS_STRICT, limits_failures=True, keeps_after_disconnect=True)
+    return found
+
+
+RULES = _rows()
+VERSIONS = range(len(RULES))
+
+
+def oldest_with(heads: list[bytes]) -> int:
+    """Return the oldest version that can have made the beginnings of some entries, or of a `config`."""
+    names = ((version, rules.first_name) for version, rules in RULES.items() if rules.first_name)
+    return max((version for version, name in names if any(name in head for head in heads)), default=0)
