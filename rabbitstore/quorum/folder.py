@@ -20,7 +20,7 @@ from ..read.json_cy import LineWriter
 from .command_cy import CommandReader
 from .entries import EntryTable, RaftEntry
 from .entries_cy import EntryRun, take_records
-from .machine import Machine, Settings
+from .machine import Machine
 from .message import (
     CHECKED_OUT,
     DEAD_LETTERED,
@@ -385,7 +385,7 @@ class QuorumQueue:
                 return read_state(*found.split(), found.machine_version, f"{self.relative}/snapshots"), found.index + 1
             except StoreCorrupt as error:
                 self.node.problems.append(finding_of(error, "bad_snapshot"))
-        return Machine(Settings.of(self.machine_config)), 0
+        return Machine.declared(self.machine_config), 0
 
     def _replay(self, machine: Machine, first: int) -> None:
         """Apply the entries from `first` on in order of their index; gaps are problems."""

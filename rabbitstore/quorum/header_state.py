@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from ..format.terms import Atom, Improper
-from .machine import Machine, QuorumConsumer, Settings
+from .machine import Machine, QuorumConsumer, Settings, uniform
 from .messages import MessageList, QuorumContent
 
 _HEADERS = ("$prefix_msg", "$empty_msg")
@@ -52,12 +52,12 @@ def header_machine(term: Any, version: int) -> Machine:
         version=version,
         normal=MessageList([*(_header(row, indexes) for row in ready), *_messages(term[_MESSAGES], indexes)]),
         returns=deque([*(_header(row, indexes) for row in returned), *_messages(term[form.returns], indexes)]),
-        enqueuers={pid: int(row[1]) for pid, row in term[form.enqueuers].items()},
-        early={pid: _early(row[2]) for pid, row in term[form.enqueuers].items() if row[2]},
-        consumers={key: _consumer(key, row, indexes) for key, row in term[form.consumers].items()},
+        enqueuers={uniform(pid): int(row[1]) for pid, row in term[form.enqueuers].items()},
+        early={uniform(pid): _early(row[2]) for pid, row in term[form.enqueuers].items() if row[2]},
+        consumers={uniform(key): _consumer(key, row, indexes) for key, row in term[form.consumers].items()},
         service=_service(term[form.service]),
         ready_bytes=int(term[form.ready_bytes]),
-        waiting=[(key, _consumer(key, row, indexes)) for key, row in term[form.waiting]],
+        waiting=[(uniform(key), _consumer(key, row, indexes)) for key, row in term[form.waiting]],
     )
 
 
@@ -98,8 +98,9 @@ def _of(index: int, header: Any) -> QuorumContent:
     return QuorumContent(index, int(header[Atom("size")]), returns, returns)
 
 
-def _early(rows: Any) -> dict[int, QuorumContent]:
-    return {int(number): QuorumContent(int(index), 0) for number, index, _content in rows}
+def _early(rows: Any) -> list[tuple[int, QuorumContent]]:
+    """Return what a publisher sent ahead of its number; no queue in use has that in a snapshot, so its size is not needed."""
+    return [(int(number), QuorumContent(int(index), 0)) for number, index, _content in rows]
 
 
 def _consumer(key: Any, term: Any, indexes: Iterator[int]) -> QuorumConsumer:
@@ -107,7 +108,7 @@ def _consumer(key: Any, term: Any, indexes: Iterator[int]) -> QuorumConsumer:
     prefetch = meta.get(Atom("prefetch"), 0) if isinstance(meta, dict) else 0
     return QuorumConsumer(
         key[0],
-        key[1],
+        uniform(key[1]),
         (mode, prefetch if isinstance(prefetch, int) else 0),
         lifetime == "once",
         int(priority[0]) if priority else 0,
@@ -122,7 +123,7 @@ def _consumer(key: Any, term: Any, indexes: Iterator[int]) -> QuorumConsumer:
 def _service(term: Any) -> dict[int, deque[Any]]:
     """Return the consumers with credit by priority: in version 0 OTP's queue, and in version 1 RabbitMQ's priority queue."""
     if len(term) == 2 and term[0] != "pqueue":
-        return {0: deque([*term[1], *reversed(term[0])])}
+        return {0: deque(map(uniform, [*term[1], *reversed(term[0])]))}
     if term[0] == "queue":
-        return {0: deque([*term[2], *reversed(term[1])])}
-    return {-int(number): deque([*part[2], *reversed(part[1])]) for number, part in term[1] if number != "infinity"}
+        return {0: deque(map(uniform, [*term[2], *reversed(term[1])]))}
+    return {-int(number): deque(map(uniform, [*part[2], *reversed(part[1])])) for number, part in term[1] if number != "infinity"}

@@ -6,9 +6,11 @@ It follows rabbit_fifo of RabbitMQ 3.8 to 4.3; `versions.py` has what each versi
 from __future__ import annotations
 
 from array import array
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any
 
 from ..format.terms import FALSE, UNDEFINED, Atom, Opaque
@@ -23,7 +25,8 @@ _PRIORITY_MAX = 31
 _HIGH, _NORMAL = 9, 4  # priorities of the two lists before, and of a message without one
 _DISABLED = "disabled"
 AT_LEAST_ONCE = "at_least_once"
-_PID_TAILS = {88: 12, 103: 9}  # bytes of a process behind its node's name, by its tag
+_PROCESS, _PID_TAIL = 88, 12  # the tag of a process, and its bytes behind its node's name
+_OLDER_PROCESS, _OLDER_TAIL = 103, 9
 
 
 @dataclass
@@ -112,7 +115,7 @@ class Machine:
     taken: int = 0
     returns: deque[QuorumContent] = field(default_factory=deque)
     enqueuers: dict[Any, int] = field(default_factory=dict)
-    early: dict[Any, dict[int, QuorumContent]] = field(default_factory=dict)  # by publisher and number
+    early: dict[Any, list[tuple[int, QuorumContent]]] = field(default_factory=dict)  # by publisher, in order of their numbers
     consumers: dict[Any, QuorumConsumer] = field(default_factory=dict)
     service: dict[int, deque[Any]] = field(default_factory=dict)
     waiting: list[tuple[Any, QuorumConsumer]] = field(default_factory=list)
@@ -123,6 +126,13 @@ class Machine:
     unknown: str = ""
     monitored: dict[Any, None] | None = None
     nodes: set[str] = field(default_factory=set)  # those of `become_leader`
+
+    @classmethod
+    def declared(cls, config: dict[Any, Any]) -> Machine:
+        """Return the state of a new queue, whatever the server's version: it begins with version 0."""
+        found = cls(Settings.of(config))
+        found._drop_head()
+        return found
 
     # Contents
 
@@ -224,7 +234,7 @@ class Machine:
             dead=dead,
             dropped={},
             enqueuers=dict(self.enqueuers),
-            early={pid: dict(numbers) for pid, numbers in self.early.items()},
+            early={pid: list(rows) for pid, rows in self.early.items()},
             service={priority: deque(part) for priority, part in self.service.items()},
             consumers={key: copied(consumer) for key, consumer in self.consumers.items()},
             waiting=[(key, copied(consumer)) for key, consumer in self.waiting],
@@ -288,6 +298,7 @@ class Machine:
         """Apply one command; commands of other names have no effect, as in the server."""
         if isinstance(command, tuple) and command and isinstance(command[0], str):
             name = str(command[0])
+            command = (command[0], *map(uniform, command[1:2]), *command[2:])
             handler = _ENQUEUES.get((name, len(command)))
             if handler is not None:
                 self.enqueue(index, time_ms, *handler(command, reply_mode), info)
@@ -305,7 +316,8 @@ class Machine:
             self._monitor(pid)
             expected = self.enqueuers.setdefault(pid, 1)
             if number > expected and self.rules.waits_for_earlier and not self.is_lenient:
-                self.early.setdefault(pid, {})[number] = QuorumContent(index, info.size)
+                insort(self.early.setdefault(pid, []), (number, QuorumContent(index, info.size)), key=itemgetter(0))
+                self.checkout(time_ms)
                 return
             if number < expected or (number > expected and not self.is_lenient):
                 return
@@ -314,10 +326,10 @@ class Machine:
         expiry = time_ms + (min(limits) or 1) if limits and self.rules.can_expire else None
         message = QuorumContent(index, info.size, delivery_count=info.delivery_count, expiry_ms=expiry)
         self._add(self.list_of(info.priority), message)
-        if pid in self.early:
-            while (following := self.early[pid].pop(self.enqueuers[pid], None)) is not None:
-                self.enqueuers[pid] += 1
-                self._add(self.list_of(None), following)
+        following = self.early.get(pid)
+        while following and following[0][0] == self.enqueuers[pid]:
+            self.enqueuers[pid] += 1
+            self._add(self.list_of(None), following.pop(0)[1])
         self.checkout(time_ms)
 
     def _add(self, messages: MessageList, message: QuorumContent) -> None:
@@ -326,14 +338,14 @@ class Machine:
 
     def _add_early(self, pid: Any) -> None:
         """Add what a publisher sent ahead of messages that will not come."""
-        for _number, message in sorted(self.early.pop(pid, {}).items()):
+        for _number, message in self.early.pop(pid, []):
             self._add(self.list_of(None), message)
 
     def is_idle(self) -> bool:
         """Return whether a message that does not expire would only be added to its list, until another command comes."""
         limits, dead, first = self.settings, self.dead, self._next()
         is_unlimited = limits.msg_ttl is limits.max_length is limits.max_bytes is None
-        is_waited_for = any(self.service.values()) or (dead.pid is not None and bool(dead.waiting)) or bool(self.early)
+        is_waited_for = any(self.service.values()) or (dead.pid is not None and bool(dead.waiting)) or any(self.early.values())
         return is_unlimited and not is_waited_for and (first is None or first.expiry_ms is None)
 
     def enqueue_plain(self, pid: Any, numbers: array[int]) -> None:
@@ -375,7 +387,7 @@ class Machine:
             for message in self._complete(*found, _ids(command[2])):
                 self._increase(message, is_failed=is_failed, annotations=annotations)
                 self._dead_letter("rejected", message)
-            self._activate()
+            self._activate_after("discard")
         return found is not None
 
     def _return(self, _index: int, _time_ms: int, command: Any) -> bool:
@@ -532,6 +544,10 @@ class Machine:
             active[1].status = _QUIESCING
             return
         self.waiting.pop(0)
+        existing = self.consumers.get(key)
+        if existing is not None and self.rules.replaces_consumers:  # cancelled, it still holds messages
+            existing.mode, existing.is_once, existing.priority = consumer.mode, consumer.is_once, consumer.priority
+            consumer = existing
         self.consumers[key] = consumer
         self._queue(key, consumer)
         if active is not None:
@@ -583,6 +599,7 @@ class Machine:
                     consumer.status = _SUSPECTED
         elif command[2] == "noconnection":
             self._disconnected(node_of(command[1]))
+            self._activate_after(AT_REMOVAL)
         else:
             self._process_down(command[1])
         return True
@@ -689,9 +706,10 @@ class Machine:
         self._expire(time_ms)
         while True:
             first = self._first_in_service()
-            if first is None or self._next() is None:
+            consumer = None if first is None else self.consumers.get(first[1])
+            is_gone = consumer is None and self.rules.has_consumer_priority  # such a one leaves without a message, too
+            if first is None or (self._next() is None and not is_gone):
                 return False
-            consumer = self.consumers.get(first[1])
             first[0].popleft()
             if consumer is not None and consumer.credit > 0 and consumer.status == _UP:
                 self._deliver(first[1], consumer)
@@ -784,16 +802,28 @@ def node_of(pid: Any) -> str:
     """Return the name of a process's node; an empty one for anything else."""
     if not isinstance(pid, Opaque):
         return ""
-    name = pid.data[: -_PID_TAILS.get(pid.tag, _PID_TAILS[88])]
+    name = pid.data[:-_PID_TAIL]
     return name[2 if name[:1] == b"w" else 3 :].decode("utf-8", "replace")
 
 
 def pid_order(pid: Any) -> tuple[int, ...]:
     """Order processes of one node as Erlang does: by serial and number."""
-    if not isinstance(pid, Opaque) or len(pid.data) < _PID_TAILS[88]:
+    if not isinstance(pid, Opaque) or len(pid.data) < _PID_TAIL:
         return (0, 0)
-    numbers = pid.data[-_PID_TAILS.get(pid.tag, _PID_TAILS[88]) :]
-    return int.from_bytes(numbers[4:8], "big"), int.from_bytes(numbers[:4], "big")
+    return int.from_bytes(pid.data[-8:-4], "big"), int.from_bytes(pid.data[-12:-8], "big")
+
+
+def uniform(term: Any) -> Any:
+    """Return a process, or a tuple with one, in the form of OTP 26: older servers of the same queue wrote other bytes."""
+    if isinstance(term, tuple) and not isinstance(term, Opaque):
+        return tuple(map(uniform, term))
+    if not isinstance(term, Opaque) or term.tag not in (_PROCESS, _OLDER_PROCESS):
+        return term
+    data = term.data if term.tag == _PROCESS else term.data[:-1] + bytes(_PID_TAIL - _OLDER_TAIL) + term.data[-1:]
+    if data[:1] != b"d":
+        return Opaque(_PROCESS, data)
+    name = data[3:-_PID_TAIL].decode("latin-1").encode()
+    return Opaque(_PROCESS, b"w" + len(name).to_bytes(1, "big") + name + data[-_PID_TAIL:])
 
 
 def _key_order(key: Any) -> tuple[int, Any, tuple[int, ...]]:

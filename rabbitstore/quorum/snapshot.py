@@ -11,6 +11,7 @@ from ..format.terms import Atom, Term
 from ..format.terms_cy import decode
 from . import layout
 from .state_lists import Part, split_state
+from .versions import RULES
 
 
 _VERSION, _COMPRESSED = b"\x83", b"\x83P"
@@ -34,7 +35,12 @@ class Snapshot:
         return decode(bytes(self.encoded), file=self.file, base=self.at, improper=True)
 
     def split(self) -> tuple[Term, list[list[Part]]]:
-        """Return the state of a quorum queue without its lists of messages, and those; raise `StoreCorrupt`."""
+        """Return the state of a quorum queue without its lists of messages, and those; raise `StoreCorrupt`.
+
+        The lists of headers that older versions have stay in the state.
+        """
+        if self.machine_version in RULES and RULES[self.machine_version].keeps_headers:
+            return self.state, []
         return split_state(self.encoded, self.file, self.at)
 
 

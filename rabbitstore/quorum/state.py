@@ -10,7 +10,7 @@ from storageio import StoreCorrupt, UnsupportedFormat
 
 from ..format.terms import Atom, Improper
 from .header_state import FORMS, header_machine
-from .machine import DeadLetters, Machine, QuorumConsumer, Settings
+from .machine import DeadLetters, Machine, QuorumConsumer, Settings, uniform
 from .messages import MessageList, QuorumContent
 from .state_lists import Part
 from .versions import RULES, VERSIONS
@@ -57,12 +57,12 @@ def _machine(term: Any, lists: list[list[Part]], version: int) -> Machine:
         strict=_strict(term[2][1], lists) if is_strict else {},
         taken=taken,
         returns=deque(map(_message, _lqueue(term[4]))),
-        enqueuers={pid: int(row[1]) for pid, row in term[6].items()},
-        consumers={key: _consumer(row) for key, row in term[9].items()},
+        enqueuers={uniform(pid): int(row[1]) for pid, row in term[6].items()},
+        consumers={uniform(key): _consumer(row) for key, row in term[9].items()},
         service=_service(term[10]),
         dead=_dead_letters(term[11]),
         ready_bytes=int(term[12]),
-        waiting=[(key, _consumer(row)) for key, row in term[14]],
+        waiting=[(uniform(key), _consumer(row)) for key, row in term[14]],
     )
     if is_strict and (term[17][1][0] or term[1][-1] != _DISABLED):
         machine.unknown = "delayed_retry"
@@ -159,7 +159,7 @@ def _consumer(term: Any) -> QuorumConsumer:
     prefetch = meta.get(Atom("prefetch"), 0) if isinstance(meta, dict) else 0
     return QuorumConsumer(
         tag,
-        pid,
+        uniform(pid),
         mode if isinstance(mode, tuple) else (mode, prefetch),
         lifetime == "once",
         int(priority),
@@ -174,8 +174,8 @@ def _consumer(term: Any) -> QuorumConsumer:
 def _service(term: Any) -> dict[int, deque[Any]]:
     """Return the consumers with credit by priority; the record negates priorities."""
     if term[0] == "queue":
-        return {0: deque(_queue(term[1:3]))}
-    return {-int(priority): deque(_queue(part[1:3])) for priority, part in term[1] if priority != _INFINITE}
+        return {0: deque(map(uniform, _queue(term[1:3])))}
+    return {-int(priority): deque(map(uniform, _queue(part[1:3]))) for priority, part in term[1] if priority != _INFINITE}
 
 
 def _dead_letters(term: Any) -> DeadLetters:

@@ -33,7 +33,8 @@ class Rules(NamedTuple):
 
 
 LISTS_STRICT = 32
-_ACTIVATED_BY = frozenset({"settle", "checkout", "down", "nodeup"})
+_SUBSCRIBED = frozenset({"checkout", "nodeup", AT_REMOVAL})
+_SETTLED = _SUBSCRIBED | {"settle", "discard", "down"}
 _RETURNS = frozenset({"return", "modify", "requeue"})
 
 
@@ -46,13 +47,16 @@ def _rows() -> dict[int, Rules]:
     add(first_name=b"overflow_strategy", has_consumer_priority=True, can_reject=True, finds_node_up=True)
     add(
         first_name=b"msg_ttl", keeps_headers=False, waits_for_earlier=False, replaces_consumers=True,
-        can_expire=True, activated_by=_ACTIVATED_BY,
+        can_expire=True, activated_by=_SUBSCRIBED,
     )  # fmt: skip
     add(first_name=b"", caps_credit=True, credits_dropped_twice=False)
-    add(first_name=b"w\x01e", keeps_return_order=True, lists=2, is_active_by_priority=True, counts_failures=True)
+    add(
+        first_name=b"w\x01e", keeps_return_order=True, lists=2, is_active_by_priority=True, counts_failures=True,
+        activated_by=_SETTLED,
+    )  # fmt: skip
     add(first_name=b"")
     add()
-    add(activated_by=_ACTIVATED_BY | _RETURNS)
+    add(activated_by=_SETTLED | _RETURNS)
     add(lists=LISTS_STRICT, limits_failures=True, keeps_after_disconnect=True)
     return found
 
