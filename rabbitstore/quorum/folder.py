@@ -261,7 +261,7 @@ class QuorumQueue:
         self.members = len(self.config.get(Atom("initial_members"), [None]))
         self.lost_entries = 0
         self._text = text
-        self.has_version = False
+        self.has_version = self.has_unreadable_config = False
         self._log_start = 0
         self._last_ms = 0
         self._machine: Machine | None = None
@@ -375,7 +375,19 @@ class QuorumQueue:
                 supported = "those of RabbitMQ 4.0 to 4.2"
                 raise UnsupportedFormat("queue machine command", file=self.relative, found=machine.unknown, supported=supported)
             self._machine = machine
+            self._check_text(machine)
         return self._machine
+
+    def _check_text(self, machine: Machine) -> None:
+        """Report a `config` with a Latin-1 name that an older server wrote, and does not read at its next start."""
+        try:
+            self._text.decode()
+        except UnicodeDecodeError as error:
+            self.has_unreadable_config = machine.rules.reads_utf8_config
+            if self.has_unreadable_config:
+                found = f"Latin-1; a server of 3.8 or 3.9 does not start queue {self.queue!r}"
+                file = f"{self.relative}/config"
+                self.node.problems.append(Finding(file, error.start, "bad_queue_config", "a name in UTF-8", found))
 
     def _start(self) -> tuple[Machine, int]:
         """Return the newest state that can be decoded, and the index of the first entry to apply."""

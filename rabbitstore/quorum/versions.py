@@ -29,6 +29,7 @@ class Rules(NamedTuple):
     counts_failures: bool = False  # a return that is no failure does not count as a failed delivery
     limits_failures: bool = False  # the delivery limit counts only failed deliveries
     keeps_after_disconnect: bool = False  # a lost connection alone returns nothing
+    reads_utf8_config: bool = True  # and no other, though the server writes Latin-1
     finds_node_up: bool = False  # a start applies `nodeup` for the server's own node
 
 
@@ -47,7 +48,7 @@ def _rows() -> dict[int, Rules]:
     add(first_name=b"overflow_strategy", has_consumer_priority=True, can_reject=True, finds_node_up=True)
     add(
         first_name=b"msg_ttl", keeps_headers=False, waits_for_earlier=False, replaces_consumers=True,
-        can_expire=True, activated_by=_SUBSCRIBED,
+        can_expire=True, activated_by=_SUBSCRIBED, reads_utf8_config=False,
     )  # fmt: skip
     add(first_name=b"", caps_credit=True, credits_dropped_twice=False)
     add(
