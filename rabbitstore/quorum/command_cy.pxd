@@ -18,6 +18,7 @@ cdef class CommandReader:
     cdef tuple _keys
     cdef readonly I64 time_ms, number, size, priority, ttl_ms
     cdef readonly object pid
+    cdef public bint counts_properties
 
     cpdef bint read(self, memoryview view, Size at, Size size) except -1
     cpdef tuple content(self, str vhost)

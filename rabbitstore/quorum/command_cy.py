@@ -45,13 +45,14 @@ _SIZE_MAX: I64 = SIZE_MAX
 class CommandReader:
     """Reads one entry after another.
 
-    After `read` returned True, `pid` is the publisher, `number` its sequence number and `size` that of the body.
+    After `read` returned True, `pid` is the publisher, `number` its sequence number and `size` that of the body, with
+    `counts_properties` also of the properties.
     `priority` and `ttl_ms` are -1 for a message without them.
     """
 
     __slots__ = (
-        "_exchange", "_exchange_bytes", "_keys", "_keys_bytes", "_parts", "_pid_bytes", "_source", "_stop", "number", "pid",
-        "priority", "size", "time_ms", "ttl_ms",
+        "_exchange", "_exchange_bytes", "_keys", "_keys_bytes", "_parts", "_pid_bytes", "_source", "_stop",
+        "counts_properties", "number", "pid", "priority", "size", "time_ms", "ttl_ms",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -64,6 +65,7 @@ class CommandReader:
         self._pid_bytes: bytes = b""
         self.pid = Opaque(PROCESS, b"")
         self.time_ms = 0
+        self.counts_properties = False
 
     def read(self, view: memoryview, at: Size, size: Size) -> bool:
         """Return whether the data of an entry is the enqueue command of a plain message."""
@@ -81,8 +83,10 @@ class CommandReader:
         self.ttl_ms = parts.ttl_ms
         if at < 0 or self.priority < -1 or self.ttl_ms < -1:
             return False
-        at = self._number(self._number(self._after(at, SIZES)))
-        self.size = parts.value
+        at = self._number(self._after(at, SIZES))
+        self.size = parts.value if self.counts_properties else 0
+        at = self._number(at)
+        self.size += parts.value
         return self._is_process_to_end(self._number(self._after(at, NOTIFY)))
 
     def content(self, vhost: str) -> Fields:

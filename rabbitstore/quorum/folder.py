@@ -385,7 +385,7 @@ class QuorumQueue:
         except UnicodeDecodeError as error:
             self.has_unreadable_config = machine.rules.reads_utf8_config
             if self.has_unreadable_config:
-                found = f"Latin-1; a server of 3.8 or 3.9 does not start queue {self.queue!r}"
+                found = f"Latin-1; a server of 3.8 does not start queue {self.queue!r}"
                 file = f"{self.relative}/config"
                 self.node.problems.append(Finding(file, error.start, "bad_queue_config", "a name in UTF-8", found))
 
@@ -440,6 +440,7 @@ class QuorumQueue:
 
     def _apply(self, machine: Machine, index: int, entry: RaftEntry) -> None:
         plain = self._reader
+        plain.counts_properties = machine.rules.counts_properties
         if plain.read(entry.view, entry.at, entry.size):
             self._last_ms = plain.time_ms
             machine.enqueue(index, plain.time_ms, plain.pid, plain.number, info_of_command(plain))

@@ -324,7 +324,8 @@ class Machine:
             self.enqueuers[pid] = number + 1
         limits = [limit for limit in (self.settings.msg_ttl, info.ttl_ms) if limit is not None]
         expiry = time_ms + (min(limits) or 1) if limits and self.rules.can_expire else None
-        message = QuorumContent(index, info.size, delivery_count=info.delivery_count, expiry_ms=expiry)
+        size = info.size + info.properties_size if self.rules.counts_properties else info.size
+        message = QuorumContent(index, size, delivery_count=info.delivery_count, expiry_ms=expiry)
         self._add(self.list_of(info.priority), message)
         following = self.early.get(pid)
         while following and following[0][0] == self.enqueuers[pid]:
@@ -796,6 +797,7 @@ class MessageInfo:
     ttl_ms: int | None = None
     priority: int | None = None
     delivery_count: int = 0
+    properties_size: int = 0
 
 
 def node_of(pid: Any) -> str:

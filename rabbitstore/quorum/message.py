@@ -86,31 +86,35 @@ def info_of(command: Any) -> MessageInfo:
     """Return what the queue machine needs of an enqueued message."""
     term = message_term(command)
     annotations = term[3] if _is_container(term) else {}
-    size = command[3][1] if isinstance(command, tuple) and len(command) == 4 and isinstance(command[3], tuple) else None
+    sizes = command[3] if isinstance(command, tuple) and len(command) == 4 else None
+    is_given = isinstance(sizes, tuple) and len(sizes) == 2 and all(isinstance(size, int) for size in sizes)
+    properties_size, size = sizes if is_given else _sizes(term)
     ttl, priority, count = (annotations.get(Atom(name)) for name in ("ttl", "p", "delivery_count"))
     return MessageInfo(
-        size if isinstance(size, int) else _body_size(term),
+        size,
         ttl if isinstance(ttl, int) else _expiration(term),
         priority if isinstance(priority, int) else None,
         count if isinstance(count, int) else 0,
+        properties_size,
     )
 
 
 def info_of_command(command: CommandReader) -> MessageInfo:
     """Return `info_of` of the command that a reader has read."""
-    return MessageInfo(
+    return MessageInfo(  # the reader has added the properties, if the version counts them
         command.size,
         command.ttl_ms if command.ttl_ms >= 0 else None,
         command.priority if command.priority >= 0 else None,
     )
 
 
-def _body_size(term: Any) -> int:
-    """Return the size of the body of an old enqueue command, which does not carry it."""
+def _sizes(term: Any) -> tuple[int, int]:
+    """Return the sizes of properties and body in an old enqueue command, which does not carry them."""
     try:
-        return len(read_content(term, "", "", 0).body) if term is not None else 0
+        content = None if term is None else read_content(term, "", "", 0)
     except (StoreCorrupt, UnsupportedFormat):
-        return 0
+        content = None
+    return (0, 0) if content is None else (len(content.properties_bin), len(content.body))
 
 
 def to_message(located: Located, content: Content, queue: str, where: tuple[str, int]) -> QuorumMessage:

@@ -27,6 +27,7 @@ class Rules(NamedTuple):
     is_active_by_priority: bool = False  # before, consumers that wait become active in the order of their arrival
     activated_by: frozenset[str] = frozenset({"nodeup", AT_REMOVAL})  # what gives a queue its single active consumer
     counts_failures: bool = False  # a return that is no failure does not count as a failed delivery
+    counts_properties: bool = False  # in the size of a message
     limits_failures: bool = False  # the delivery limit counts only failed deliveries
     keeps_after_disconnect: bool = False  # a lost connection alone returns nothing
     reads_utf8_config: bool = True  # and no other, though the server writes Latin-1
@@ -45,10 +46,13 @@ def _rows() -> dict[int, Rules]:
     def add(**changes: object) -> None:
         found[len(found)] = found[len(found) - 1]._replace(**changes)
 
-    add(first_name=b"overflow_strategy", has_consumer_priority=True, can_reject=True, finds_node_up=True)
+    add(
+        first_name=b"overflow_strategy", has_consumer_priority=True, can_reject=True, finds_node_up=True,
+        reads_utf8_config=False,
+    )  # fmt: skip
     add(
         first_name=b"msg_ttl", keeps_headers=False, waits_for_earlier=False, replaces_consumers=True,
-        can_expire=True, activated_by=_SUBSCRIBED, reads_utf8_config=False,
+        can_expire=True, activated_by=_SUBSCRIBED,
     )  # fmt: skip
     add(first_name=b"", caps_credit=True, credits_dropped_twice=False)
     add(
@@ -58,7 +62,7 @@ def _rows() -> dict[int, Rules]:
     add(first_name=b"")
     add()
     add(activated_by=_SETTLED | _RETURNS)
-    add(lists=LISTS_STRICT, limits_failures=True, keeps_after_disconnect=True)
+    add(lists=LISTS_STRICT, counts_properties=True, limits_failures=True, keeps_after_disconnect=True)
     return found
 
 
