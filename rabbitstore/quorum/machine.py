@@ -436,6 +436,8 @@ class Machine:
         self._add_credit(consumer, 1)
         self.returns.append(message)
         self.ready_bytes += message.size
+        if self.rules.updates_each_return:
+            self._update(key, consumer)
 
     def _return_all(self, key: Any, consumer: QuorumConsumer, *, is_failed: bool) -> None:
         for number in sorted(consumer.held):

@@ -27,6 +27,7 @@ class Rules(NamedTuple):
     is_active_by_priority: bool = False  # before, consumers that wait become active in the order of their arrival
     activated_by: frozenset[str] = frozenset({"nodeup", AT_REMOVAL})  # what gives a queue its single active consumer
     counts_failures: bool = False  # a return that is no failure does not count as a failed delivery
+    updates_each_return: bool = False  # of a consumer, before the next one, also when its process has ended
     counts_properties: bool = False  # in the size of a message
     limits_failures: bool = False  # the delivery limit counts only failed deliveries
     keeps_after_disconnect: bool = False  # a lost connection alone returns nothing
@@ -62,7 +63,7 @@ def _rows() -> dict[int, Rules]:
     add(first_name=b"")
     add()
     add(activated_by=_SETTLED | _RETURNS)
-    add(lists=LISTS_STRICT, counts_properties=True, limits_failures=True, keeps_after_disconnect=True)
+    add(lists=LISTS_STRICT, updates_each_return=True, counts_properties=True, limits_failures=True, keeps_after_disconnect=True)
     return found
 
 

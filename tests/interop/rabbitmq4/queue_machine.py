@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,11 @@ from rabbitstore.quorum.snapshot import Snapshot
 from rabbitstore.quorum.state import read_state
 
 SCRIPT = Path(__file__).parent / "queue_machine.escript"
+HISTORIES = {  # by the release that has the modules: the versions of a queue, one after the other
+    "bookworm": [[0], [1], [2], [0, 1], [0, 2], [1, 2], [0, 1, 2]],
+    "trixie": [[3], [4], [5], [2, 3], [3, 4], [0, 1, 2, 3], [0, 2, 3, 4, 5]],
+    "sid": [[7], [8], [7, 8], [0, 2, 3, 5, 7, 8]],
+}
 AUTO, PREFETCH = Atom("auto"), Atom("simple_prefetch")
 START_MS = 1_700_000_000_000
 _NODE = b"d\x00\x09a@nowhere"
@@ -187,13 +193,14 @@ def program(seed: int, versions: list[int], steps: int = 60) -> Program:
     return _Maker(seed, versions).program(steps)
 
 
-def run_server(home: Path, programs: list[Program]) -> list[Result]:
-    """Run programs on the queue machine of an installed server."""
+def run_server(home: Path, programs: list[Program]) -> tuple[bytes, bytes]:
+    """Run programs on the queue machine of an installed server; return both as terms, for `read_results`."""
     folder = home / "root" / "srv" / "queue-machine"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "script").write_bytes(SCRIPT.read_bytes())
     rows = [(one.config, [(index, time, command) for index, time, command in one.commands]) for one in programs]
-    (folder / "in").write_bytes(encode(rows))
+    asked = encode(rows)
+    (folder / "in").write_bytes(asked)
     release = (home / "version").read_text().strip()
     libraries = f"/usr/lib/rabbitmq/lib/rabbitmq_server-{release}/plugins"
     environment = {"ERL_LIBS": libraries, "HOME": "/tmp", "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "ERL_CRASH_DUMP": "/dev/null"}
@@ -201,8 +208,41 @@ def run_server(home: Path, programs: list[Program]) -> list[Result]:
     words = ["chroot", str(home / "root"), "env", "-i", *(f"{name}={value}" for name, value in environment.items()), *command]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
-    found: Any = decode((folder / "out").read_bytes(), improper=True)
-    return [Result(version, state, list(snapshots)) for version, state, snapshots in found]
+    answered = (folder / "out").read_bytes()
+    shutil.rmtree(folder)
+    return asked, answered
+
+
+def read_results(asked: bytes, answered: bytes) -> list[tuple[Program, Result]]:
+    """Return the programs and what the server made of them."""
+    programs: Any = decode(asked, improper=True)
+    results: Any = decode(answered, improper=True)
+    return [
+        (Program(config, list(commands)), Result(version, state, list(snapshots)))
+        for (config, commands), (version, state, snapshots) in zip(programs, results, strict=True)
+    ]
+
+
+def differences(asked: bytes, answered: bytes) -> tuple[list[str], int, int]:
+    """Return how the library's states differ from the server's, and the numbers of programs and snapshots.
+
+    A snapshot with an enqueue that waits for an earlier one is left out: a queue in use has none.
+    """
+    found, count = [], 0
+    rows = read_results(asked, answered)
+    for number, (one, result) in enumerate(rows):
+        got, expected = facts(replay(fresh(one.config), one.commands)), facts(decoded(result.state, result.version))
+        found += [f"{number}: {name}: {got[name]} {expected[name]}"[:600] for name in got if got[name] != expected[name]]
+        for index, version, state, after in result.snapshots:
+            start = decoded(state, version)
+            if any(start.early.values()):
+                continue
+            count += 1
+            got = facts(replay(start, [row for row in one.commands if row[0] > index]))
+            expected = facts(decoded(after, result.version))
+            names = [name for name in got if got[name] != expected[name]]
+            found += [f"{number} from {index}: {name}: {got[name]} {expected[name]}"[:600] for name in names]
+    return found, len(rows), count
 
 
 def replay(machine: Machine, commands: list[tuple[int, int, Command]]) -> Machine:

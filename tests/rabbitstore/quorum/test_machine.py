@@ -349,9 +349,12 @@ def test_a_restart_ends_first_the_processes_that_a_leader_knows(is_known: bool, 
     assert [message.acquired for message in found] == counts
 
 
-@pytest.mark.parametrize(("version", "counts"), [(5, [1, 1, 1]), (8, [1, 1, 0])])
+@pytest.mark.parametrize(("version", "counts"), [(5, [1, 1, 1]), (8, [])])
 def test_a_restart_reactivates_the_consumer_that_was_being_replaced(version: int, counts: list[int]) -> None:
-    """The start first finds its node up, and before version 8 the consumer gets what is ready before it is found to be down."""
+    """The start first finds its node up, and before version 8 the consumer gets what is ready before it is found to be down.
+
+    In version 8 it waits again after its last return, though its process has ended, and it alone gets the messages.
+    """
     queue = Queue(version, is_single_active=True)
     first = queue.consume(10, process(3), b"1")
     queue.send(2)
