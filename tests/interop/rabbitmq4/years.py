@@ -207,12 +207,13 @@ def _plain(message_id: str, content: bytes) -> Row:
     return Row(message_id, content, False, "", "", "")
 
 
-def listed(node: Path, queues: dict[str, dict[str, Any]]) -> dict[str, list[Row]]:
-    """Return what `dump` lists of each queue, without what a server drops: transient and expired messages."""
+def listed(node: Path, queues: dict[str, dict[str, Any]], now_us: int = 0) -> dict[str, list[Row]]:
+    """Return what `dump` lists of each queue, without what a server drops at a time: transient and expired messages."""
     found: dict[str, list[Row]] = {name: [] for name in queues}
-    now_us = time.time_ns() // 1000
+    now_us = now_us or time.time_ns() // 1000
     for one in run("dump", "--json", node).lines:
-        if one.get("acked") or not one.get("persistent", True) or 0 < (one.get("expiry_us") or 0) < now_us:
+        is_kept = one.get("persistent", True) or "state" in one  # by quorum queues, whatever the mode
+        if one.get("acked") or not is_kept or 0 < (one.get("expiry_us") or 0) < now_us:
             continue
         properties, content = one["properties"], base64.b64decode(one["body_base64"])
         message_id = properties.get("message_id", "")
@@ -220,6 +221,23 @@ def listed(node: Path, queues: dict[str, dict[str, Any]]) -> dict[str, list[Row]
         is_stream = queues.get(one["queue"], {}).get("x-queue-type") == "stream"
         found.setdefault(one["queue"], []).append(_plain(message_id, content) if is_stream else row)
     return found
+
+
+def write_truth(file: Path, release: str, found: dict[str, list[Row] | str]) -> None:
+    """Save what a server delivered of each queue, and when."""
+    rows = {
+        name: got if isinstance(got, str) else [row._asdict() | {"body": row.body.hex()} for row in got]
+        for name, got in found.items()
+    }
+    text = {"release": release, "made_us": time.time_ns() // 1000, "queues": rows}
+    file.write_text(json.dumps(text, ensure_ascii=False))
+
+
+def read_truth(file: Path) -> tuple[int, dict[str, list[Row]]]:
+    """Return when a server delivered what."""
+    found = json.loads(file.read_text())
+    rows = found["queues"].items()
+    return found["made_us"], {name: [Row(**row | {"body": bytes.fromhex(row["body"])}) for row in got] for name, got in rows}
 
 
 def served(
