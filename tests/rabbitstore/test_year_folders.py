@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import zlib
 from collections import Counter
@@ -17,6 +18,7 @@ import pytest
 from rabbitstore import apply_recovery, plan_recovery
 from rabbitstore.node_folder import NodeFolder
 from rabbitstore.quorum import quorum_nodes
+from rabbitstore.quorum.check import check_node
 from rabbitstore.quorum.snapshot import read_snapshot
 from rabbitstore.quorum.wal import WalScan
 from storageio import StoreCorrupt
@@ -180,3 +182,21 @@ def test_a_compressed_state_is_read(tmp_path: Path) -> None:
         else:
             with pytest.raises(StoreCorrupt):
                 read_snapshot(data, "snapshot.dat")
+
+
+def test_a_real_snapshot_of_3_8_has_headers_only(tmp_path: Path) -> None:
+    """Its 146 messages have no index; the entries behind it settle all, and what they leave is what the server delivered.
+
+    Segments before the snapshot, which the server was about to delete, are not in the archive.
+    """
+    unpack(DATA / "rabbitmq38-snapshot.tar.xz", tmp_path)
+    (node,) = quorum_nodes(str(tmp_path / "node"))
+    with node:
+        (queue,) = node.queues()
+        start, first = queue._start()
+        held = [message for _tag, message in start.held()]
+        assert len([*start.ready(), *held]) == 146 and all(message.index < 0 for message in [*start.ready(), *held])
+        assert first == 130960 and len({message.index for message in [*start.ready(), *held]}) == 146
+        found = [[message.body.decode(), message.redelivered] for message in queue.messages()]
+        assert found == json.loads((tmp_path / "delivered.json").read_text()) and len(found) == 137
+        assert check_node(node).problems == []
