@@ -92,7 +92,9 @@ def content_of(found: Term, *, file: str = "", base: int = 0, needs_id: bool = T
     _refuse_unknown(found, file, base)
     try:
         is_container = _name(found) == CONTAINER
-        content = read_container(found, file, base, needs_id=needs_id) if is_container else _content(found, file, base, needs_id)
+        content = (
+            read_container(found, file, base, needs_id=needs_id) if is_container else _content(found, file, base, needs_id)
+        )
     except (ValueError, TypeError, AttributeError, LookupError, InvalidMessage) as error:
         text = repr(found)[:80]
         if not _is_damaged_record(found):

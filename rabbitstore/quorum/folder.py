@@ -372,7 +372,7 @@ class QuorumQueue:
             machine, first = self._start()
             self._replay(machine, first)
             if machine.unknown:
-                supported = "those of RabbitMQ 4.0 to 4.2"
+                supported = "those of RabbitMQ 3.8 to 4.2"
                 raise UnsupportedFormat("queue machine command", file=self.relative, found=machine.unknown, supported=supported)
             self._machine = machine
             self._check_text(machine)

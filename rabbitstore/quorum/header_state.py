@@ -126,4 +126,6 @@ def _service(term: Any) -> dict[int, deque[Any]]:
         return {0: deque(map(uniform, [*term[1], *reversed(term[0])]))}
     if term[0] == "queue":
         return {0: deque(map(uniform, [*term[2], *reversed(term[1])]))}
-    return {-int(number): deque(map(uniform, [*part[2], *reversed(part[1])])) for number, part in term[1] if number != "infinity"}
+    return {
+        -int(number): deque(map(uniform, [*part[2], *reversed(part[1])])) for number, part in term[1] if number != "infinity"
+    }

@@ -1,6 +1,7 @@
 """The queue machine: apply the commands of a log to a state (docs/formats/rabbitmq-quorum.md#replay).
 
-It follows rabbit_fifo of RabbitMQ 3.8 to 4.3; `versions.py` has what each version does.  Message bodies are not in it, only the indexes of their entries.
+It follows rabbit_fifo of RabbitMQ 3.8 to 4.3; `versions.py` has what each version does.  Message bodies are not in it, only the
+indexes of their entries.
 """
 
 from __future__ import annotations

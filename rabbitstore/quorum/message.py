@@ -86,9 +86,11 @@ def info_of(command: Any) -> MessageInfo:
     """Return what the queue machine needs of an enqueued message."""
     term = message_term(command)
     annotations = term[3] if _is_container(term) else {}
-    sizes = command[3] if isinstance(command, tuple) and len(command) == 4 else None
-    is_given = isinstance(sizes, tuple) and len(sizes) == 2 and all(isinstance(size, int) for size in sizes)
-    properties_size, size = sizes if is_given else _sizes(term)
+    given = command[3] if isinstance(command, tuple) and len(command) == 4 else None
+    if isinstance(given, tuple) and len(given) == 2 and all(isinstance(size, int) for size in given):
+        properties_size, size = given
+    else:
+        properties_size, size = _sizes(term)
     ttl, priority, count = (annotations.get(Atom(name)) for name in ("ttl", "p", "delivery_count"))
     return MessageInfo(
         size,
@@ -101,10 +103,11 @@ def info_of(command: Any) -> MessageInfo:
 
 def info_of_command(command: CommandReader) -> MessageInfo:
     """Return `info_of` of the command that a reader has read."""
-    return MessageInfo(  # the reader has added the properties, if the version counts them
+    return MessageInfo(
         command.size,
         command.ttl_ms if command.ttl_ms >= 0 else None,
         command.priority if command.priority >= 0 else None,
+        properties_size=command.properties_size,
     )
 
 

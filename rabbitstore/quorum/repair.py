@@ -310,8 +310,8 @@ class _QuorumRepair:
     def _plan_configs(self, queues: list[QuorumQueue]) -> None:
         """Write a lost `config`, but none for a log of `coordination` without an entry: no start would end."""
         for queue in (queue for queue in queues if queue.has_unreadable_config):
-            text = partial(list, [format_config(queue.config)])
-            self._change("write_config", f"{queue.uid}/config", "bad_queue_config", text)
+            pieces = [format_config(queue.config)]
+            self._change("write_config", f"{queue.uid}/config", "bad_queue_config", partial(list, pieces))
         for queue in (queue for queue in queues if queue.registered_name is None and not self._is_empty(queue)):
             config, expected, found = self._config_for(queue)
             if config is None:

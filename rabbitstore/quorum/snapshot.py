@@ -13,7 +13,6 @@ from . import layout
 from .state_lists import Part, split_state
 from .versions import RULES
 
-
 _VERSION, _COMPRESSED = b"\x83", b"\x83P"
 
 

@@ -14,7 +14,7 @@ class Rules(NamedTuple):
     """What one version does.  `first_name` is in the entries and settings of this version, and in none before it."""
 
     first_name: bytes = b""
-    keeps_headers: bool = True  # a snapshot has no index of a message, only its header: the entries behind it settle all of them
+    keeps_headers: bool = True  # a snapshot has headers of messages without indexes: the entries behind it settle all of them
     waits_for_earlier: bool = True  # an enqueue ahead of its number waits for those before it, and later versions ignore it
     replaces_consumers: bool = False  # a consumer that is declared again becomes a new one with a priority and a status
     has_consumer_priority: bool = False
@@ -39,35 +39,25 @@ LISTS_STRICT = 32
 _SUBSCRIBED = frozenset({"checkout", "nodeup", AT_REMOVAL})
 _SETTLED = _SUBSCRIBED | {"settle", "discard", "down"}
 _RETURNS = frozenset({"return", "modify", "requeue"})
-
-
-def _rows() -> dict[int, Rules]:
-    found = {0: Rules()}
-
-    def add(**changes: object) -> None:
-        found[len(found)] = found[len(found) - 1]._replace(**changes)
-
-    add(
-        first_name=b"overflow_strategy", has_consumer_priority=True, can_reject=True, finds_node_up=True,
-        reads_utf8_config=False,
-    )  # fmt: skip
-    add(
-        first_name=b"msg_ttl", keeps_headers=False, waits_for_earlier=False, replaces_consumers=True,
-        can_expire=True, activated_by=_SUBSCRIBED,
-    )  # fmt: skip
-    add(first_name=b"", caps_credit=True, credits_dropped_twice=False)
-    add(
-        first_name=b"w\x01e", keeps_return_order=True, lists=2, is_active_by_priority=True, counts_failures=True,
-        activated_by=_SETTLED,
-    )  # fmt: skip
-    add(first_name=b"")
-    add()
-    add(activated_by=_SETTLED | _RETURNS)
-    add(lists=LISTS_STRICT, updates_each_return=True, counts_properties=True, limits_failures=True, keeps_after_disconnect=True)
-    return found
-
-
-RULES = _rows()
+_V0 = Rules()
+_V1 = _V0._replace(
+    first_name=b"overflow_strategy", has_consumer_priority=True, can_reject=True, finds_node_up=True, reads_utf8_config=False
+)
+_V2 = _V1._replace(
+    first_name=b"msg_ttl", keeps_headers=False, waits_for_earlier=False, replaces_consumers=True, can_expire=True,
+    activated_by=_SUBSCRIBED,
+)  # fmt: skip
+_V3 = _V2._replace(first_name=b"", caps_credit=True, credits_dropped_twice=False)
+_V4 = _V3._replace(
+    first_name=b"w\x01e", keeps_return_order=True, lists=2, is_active_by_priority=True, counts_failures=True,
+    activated_by=_SETTLED,
+)  # fmt: skip
+_V5 = _V4._replace(first_name=b"")
+_V7 = _V5._replace(activated_by=_SETTLED | _RETURNS)
+_V8 = _V7._replace(
+    lists=LISTS_STRICT, updates_each_return=True, counts_properties=True, limits_failures=True, keeps_after_disconnect=True
+)
+RULES = dict(enumerate((_V0, _V1, _V2, _V3, _V4, _V5, _V5, _V7, _V8)))
 VERSIONS = range(len(RULES))
 
 

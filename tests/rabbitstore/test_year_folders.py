@@ -1,6 +1,6 @@
-"""Folders of RabbitMQ 3.8.9 and 3.10.8, stopped and killed: quorum queues, classic queues and streams equal what the server delivered.
+"""Folders of RabbitMQ 3.8.9 and 3.10.8, stopped and killed: all queues equal what the restarted server delivered.
 
-`python -m pytest -m slow tests/interop/rabbitmq4/test_years.py` with BROKERSTORE_JUDGE=all compares new folders with the servers.
+`tests/interop/rabbitmq4/test_years.py` makes new ones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rabbitstore.quorum.wal import WalScan
 from storageio import StoreCorrupt
 from tests.archives import unpack
 from tests.brokerstore.tool import run
-from tests.interop.rabbitmq4.years import DEAD, LOGGED, Row, listed, read_truth
+from tests.interop.rabbitmq4.years import DEAD, LOGGED, Row, listed, read_delivered
 
 from .conftest import DATA
 from .later import marks
@@ -52,7 +52,7 @@ def copy(folders: dict[str, Path], tmp_path: Path) -> Callable[[str], Path]:
 
 def rows_of(node: Path) -> dict[str, list[Row]]:
     """Return what is listed at the time of the deliveries."""
-    made_us, expected = read_truth(node.parent / "delivered.json")
+    made_us, expected = read_delivered(node.parent / "delivered.json")
     return listed(node, {name: STREAMS.get(name, {}) for name in expected}, made_us)
 
 
@@ -60,7 +60,7 @@ def rows_of(node: Path) -> dict[str, list[Row]]:
 def test_every_message_is_what_the_server_delivered(kind: str, folders: dict[str, Path]) -> None:
     """Order, ids, bodies, properties, routes and redelivered flags; the start itself may add dead letters."""
     node = folders[kind] / "node"
-    _made_us, expected = read_truth(node.parent / "delivered.json")
+    _made_us, expected = read_delivered(node.parent / "delivered.json")
     found = rows_of(node)
     expected[DEAD] = expected[DEAD][: len(found[DEAD])]
     assert found == expected and sum(map(len, found.values())) > 130
@@ -136,7 +136,9 @@ def test_a_damaged_folder_is_recovered(kind: str, name: str, copy: Callable[[str
     before = rows_of(node)
     apply_recovery(str(node))
     after = rows_of(node)
-    assert Counter(row[:2] for rows in after.values() for row in rows) == Counter(row[:2] for rows in before.values() for row in rows)
+    assert Counter(row[:2] for rows in after.values() for row in rows) == Counter(
+        row[:2] for rows in before.values() for row in rows
+    )
     with contextlib.closing(NodeFolder(str(node), "/")) as folder:
         assert folder.check().problems == []
         assert {queue.machine().version for queue in folder.quorum_queues if len(queue.entries())} <= {KINDS[kind]}
@@ -158,7 +160,9 @@ def test_a_latin_1_config_of_3_8_is_a_problem(copy: Callable[[str], Path]) -> No
     for kind, code in (("rabbitmq38-killed", 1), ("rabbitmq310-killed", 0)):
         node = copy(kind)
         file = next(file for file in node.glob(CONFIG) if b"q.plain" in file.read_bytes())
-        file.write_bytes(file.read_bytes().replace(b".\n", b".\n%% \xe4\n") + (b"" if b".\n" in file.read_bytes() else b"% \xe4\n"))
+        file.write_bytes(
+            file.read_bytes().replace(b".\n", b".\n%% \xe4\n") + (b"" if b".\n" in file.read_bytes() else b"% \xe4\n")
+        )
         before = rows_of(node)
         assert run("verify", node).code == code
         plan = plan_recovery(str(node))

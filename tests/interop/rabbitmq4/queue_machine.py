@@ -199,23 +199,29 @@ def run_server(home: Path, programs: list[Program]) -> tuple[bytes, bytes]:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "script").write_bytes(SCRIPT.read_bytes())
     rows = [(one.config, [(index, time, command) for index, time, command in one.commands]) for one in programs]
-    asked = encode(rows)
-    (folder / "in").write_bytes(asked)
+    requests = encode(rows)
+    (folder / "in").write_bytes(requests)
     release = (home / "version").read_text().strip()
     libraries = f"/usr/lib/rabbitmq/lib/rabbitmq_server-{release}/plugins"
-    environment = {"ERL_LIBS": libraries, "HOME": "/tmp", "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "ERL_CRASH_DUMP": "/dev/null"}
+    environment = {
+        "ERL_LIBS": libraries,
+        "HOME": "/tmp",
+        "PATH": "/usr/bin:/bin",
+        "LANG": "C.UTF-8",
+        "ERL_CRASH_DUMP": "/dev/null",
+    }
     command = ["escript", "/srv/queue-machine/script", "/srv/queue-machine/in", "/srv/queue-machine/out"]
     words = ["chroot", str(home / "root"), "env", "-i", *(f"{name}={value}" for name, value in environment.items()), *command]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     answered = (folder / "out").read_bytes()
     shutil.rmtree(folder)
-    return asked, answered
+    return requests, answered
 
 
-def read_results(asked: bytes, answered: bytes) -> list[tuple[Program, Result]]:
+def read_results(requests: bytes, answered: bytes) -> list[tuple[Program, Result]]:
     """Return the programs and what the server made of them."""
-    programs: Any = decode(asked, improper=True)
+    programs: Any = decode(requests, improper=True)
     results: Any = decode(answered, improper=True)
     return [
         (Program(config, list(commands)), Result(version, state, list(snapshots)))
@@ -223,13 +229,13 @@ def read_results(asked: bytes, answered: bytes) -> list[tuple[Program, Result]]:
     ]
 
 
-def differences(asked: bytes, answered: bytes) -> tuple[list[str], int, int]:
+def differences(requests: bytes, answered: bytes) -> tuple[list[str], int, int]:
     """Return how the library's states differ from the server's, and the numbers of programs and snapshots.
 
     A snapshot with an enqueue that waits for an earlier one is left out: a queue in use has none.
     """
     found, count = [], 0
-    rows = read_results(asked, answered)
+    rows = read_results(requests, answered)
     for number, (one, result) in enumerate(rows):
         got, expected = facts(replay(fresh(one.config), one.commands)), facts(decoded(result.state, result.version))
         found += [f"{number}: {name}: {got[name]} {expected[name]}"[:600] for name in got if got[name] != expected[name]]

@@ -51,8 +51,8 @@ def test_archive_of_the_normal_run_is_written():
     with tarfile.open(ARCHIVE, "w:xz") as archive:
         for suite, histories in HISTORIES.items():
             for versions in histories:
-                asked, answered = run_server(home_of(suite), [program(number, versions) for number in range(KEPT)])
-                for ending, data in (("programs", asked), ("results", answered)):
+                requests, answered = run_server(home_of(suite), [program(number, versions) for number in range(KEPT)])
+                for ending, data in (("programs", requests), ("results", answered)):
                     entry = tarfile.TarInfo(f"{name_of(versions)}.{ending}")
                     entry.size = len(data)
                     archive.addfile(entry, io.BytesIO(data))

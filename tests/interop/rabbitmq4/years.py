@@ -223,7 +223,7 @@ def listed(node: Path, queues: dict[str, dict[str, Any]], now_us: int = 0) -> di
     return found
 
 
-def write_truth(file: Path, release: str, found: dict[str, list[Row] | str]) -> None:
+def write_delivered(file: Path, release: str, found: dict[str, list[Row] | str]) -> None:
     """Save what a server delivered of each queue, and when."""
     rows = {
         name: got if isinstance(got, str) else [row._asdict() | {"body": row.body.hex()} for row in got]
@@ -233,7 +233,7 @@ def write_truth(file: Path, release: str, found: dict[str, list[Row] | str]) -> 
     file.write_text(json.dumps(text, ensure_ascii=False))
 
 
-def read_truth(file: Path) -> tuple[int, dict[str, list[Row]]]:
+def read_delivered(file: Path) -> tuple[int, dict[str, list[Row]]]:
     """Return when a server delivered what."""
     found = json.loads(file.read_text())
     rows = found["queues"].items()
