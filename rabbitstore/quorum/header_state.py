@@ -12,8 +12,10 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from ..format.terms import Atom, Improper
-from .machine import Machine, QuorumConsumer, Settings, uniform
+from .machine import Machine
+from .machine_parts import QuorumConsumer, Settings
 from .messages import MessageList, QuorumContent
+from .processes import uniform
 
 _HEADERS = ("$prefix_msg", "$empty_msg")
 

@@ -16,7 +16,9 @@ from typing import Any
 
 from ..format.terms import FALSE, UNDEFINED, Atom, Opaque
 from .command_cy import INDEX_BITS
+from .machine_parts import DeadLetters, QuorumConsumer, Settings
 from .messages import MessageList, QuorumContent
+from .processes import key_order, node_of, pid_order, uniform
 from .versions import AT_REMOVAL, LISTS_STRICT, RULES, Rules
 
 _HIGH_ABOVE = 4
@@ -26,78 +28,6 @@ _PRIORITY_MAX = 31
 _HIGH, _NORMAL = 9, 4  # priorities of the two lists before, and of a message without one
 _DISABLED = "disabled"
 AT_LEAST_ONCE = "at_least_once"
-_PROCESS, _PID_TAIL = 88, 12  # the tag of a process, and its bytes behind its node's name
-_OLDER_PROCESS, _OLDER_TAIL = 103, 9
-
-
-@dataclass
-class QuorumConsumer:
-    """A consumer and the messages that it holds, by message id."""
-
-    tag: Any
-    pid: Any
-    mode: tuple[Any, ...]
-    is_once: bool
-    priority: int
-    credit: int
-    status: str = _UP
-    next_id: int = 0
-    held: dict[int, QuorumContent] = field(default_factory=dict)
-    delivery_count: int = 0
-
-
-@dataclass
-class Settings:
-    """The limits of a queue; None for no limit."""
-
-    max_length: int | None = None
-    max_bytes: int | None = None
-    delivery_limit: int | None = None
-    msg_ttl: int | None = None
-    drops_head: bool = True
-    is_single_active: bool = False
-    dead_letters: str | None = None
-
-    @classmethod
-    def of(cls, config: dict[Any, Any]) -> Settings:
-        """Return the settings in a `config` or in an `update_config` command."""
-        handler = config.get(Atom("dead_letter_handler"))
-        limit = _number(config.get(Atom("delivery_limit")))
-        return cls(
-            _number(config.get(Atom("max_length"))),
-            _number(config.get(Atom("max_bytes"))),
-            None if limit is not None and limit < 0 else limit,
-            _number(config.get(Atom("msg_ttl"))),
-            config.get(Atom("overflow_strategy")) != "reject_publish",
-            config.get(Atom("single_active_consumer_on")) == "true",
-            handler if isinstance(handler, str) else "at_most_once" if isinstance(handler, tuple) else None,
-        )
-
-    def put_into(self, config: dict[Any, Any]) -> dict[Any, Any]:
-        """Return a `config` with these limits."""
-        names = ("max_length", "max_bytes", "delivery_limit", "msg_ttl")
-        limits = ((name, getattr(self, name)) for name in names)
-        found = {Atom(name): UNDEFINED if limit is None else limit for name, limit in limits}
-        return config | found | {Atom("overflow_strategy"): Atom("drop_head" if self.drops_head else "reject_publish")}
-
-
-def _number(value: Any) -> int | None:
-    return value if isinstance(value, int) else None
-
-
-@dataclass
-class DeadLetters:
-    """Messages that wait for at-least-once dead-lettering, each with its reason."""
-
-    waiting: deque[tuple[str, QuorumContent]] = field(default_factory=deque)
-    held: dict[int, tuple[str, QuorumContent]] = field(default_factory=dict)
-    next_id: int = 0
-    pid: Any = None
-    prefetch: int = 0
-
-    def every(self) -> list[tuple[str, QuorumContent]]:
-        """Return all of them, those that the dead-lettering process holds first."""
-        return [*self.held.values(), *self.waiting]
 
 
 @dataclass
@@ -257,7 +187,7 @@ class Machine:
 
     def held(self) -> Iterator[tuple[Any, QuorumContent]]:
         """Yield consumer tag and message of each that a consumer holds, by consumer."""
-        for key in sorted(self.consumers, key=_key_order):
+        for key in sorted(self.consumers, key=key_order):
             consumer = self.consumers[key]
             for number in sorted(consumer.held):
                 yield consumer.tag, consumer.held[number]
@@ -523,7 +453,7 @@ class Machine:
         def rank(row: tuple[Any, QuorumConsumer]) -> tuple[Any, ...]:
             own, one = row
             is_ranked = one.status == _UP and self.rules.is_active_by_priority
-            return (one.status != _UP, -one.priority, -one.credit, _key_order(own)) if is_ranked else (one.status != _UP,)
+            return (one.status != _UP, -one.priority, -one.credit, key_order(own)) if is_ranked else (one.status != _UP,)
 
         self.waiting = sorted([*(row for row in self.waiting if row[0] != key), (key, consumer)], key=rank)
 
@@ -610,7 +540,7 @@ class Machine:
 
     def _disconnected(self, node: str) -> None:
         """Return what the consumers of a node hold; they may come back."""
-        for key, consumer in sorted(self.consumers.items(), key=lambda row: _key_order(row[0])):
+        for key, consumer in sorted(self.consumers.items(), key=lambda row: key_order(row[0])):
             if node_of(consumer.pid) == node and (consumer.status == _UP or self.settings.is_single_active):
                 consumer.status = _SUSPECTED
                 self._return_all(key, consumer, is_failed=True)
@@ -625,7 +555,7 @@ class Machine:
         self.enqueuers.pop(pid, None)
         self._add_early(pid)
         self.waiting = [row for row in self.waiting if row[1].pid != pid]
-        for key in sorted((key for key, one in self.consumers.items() if one.pid == pid), key=_key_order):
+        for key in sorted((key for key, one in self.consumers.items() if one.pid == pid), key=key_order):
             self._return_all(key, self.consumers[key], is_failed=True)
             self.consumers.pop(key, None)
             self._activate_after(AT_REMOVAL)
@@ -639,7 +569,7 @@ class Machine:
         return False
 
     def _node_up(self, _index: int, _time_ms: int, command: Any) -> bool:
-        for key, consumer in sorted(self.consumers.items(), key=lambda row: _key_order(row[0])):
+        for key, consumer in sorted(self.consumers.items(), key=lambda row: key_order(row[0])):
             is_kept = self.rules.keeps_after_disconnect
             is_revived = consumer.status == _SUSPECTED or (not is_kept and consumer.status != _CANCELLED)
             if is_revived and node_of(consumer.pid) == command[1]:
@@ -801,42 +731,6 @@ class MessageInfo:
     priority: int | None = None
     delivery_count: int = 0
     properties_size: int = 0
-
-
-def node_of(pid: Any) -> str:
-    """Return the name of a process's node; an empty one for anything else."""
-    if not isinstance(pid, Opaque):
-        return ""
-    name = pid.data[:-_PID_TAIL]
-    return name[2 if name[:1] == b"w" else 3 :].decode("utf-8", "replace")
-
-
-def pid_order(pid: Any) -> tuple[int, ...]:
-    """Order processes of one node as Erlang does: by serial and number."""
-    if not isinstance(pid, Opaque) or len(pid.data) < _PID_TAIL:
-        return (0, 0)
-    return int.from_bytes(pid.data[-8:-4], "big"), int.from_bytes(pid.data[-12:-8], "big")
-
-
-def uniform(term: Any) -> Any:
-    """Return a process, or a tuple with one, in the form of OTP 26: older servers of the same queue wrote other bytes."""
-    if isinstance(term, tuple) and not isinstance(term, Opaque):
-        return tuple(map(uniform, term))
-    if not isinstance(term, Opaque) or term.tag not in (_PROCESS, _OLDER_PROCESS):
-        return term
-    data = term.data if term.tag == _PROCESS else term.data[:-1] + bytes(_PID_TAIL - _OLDER_TAIL) + term.data[-1:]
-    if data[:1] != b"d":
-        return Opaque(_PROCESS, data)
-    name = data[3:-_PID_TAIL].decode("latin-1").encode()
-    return Opaque(_PROCESS, b"w" + len(name).to_bytes(1, "big") + name + data[-_PID_TAIL:])
-
-
-def _key_order(key: Any) -> tuple[int, Any, tuple[int, ...]]:
-    """Order consumer keys as Erlang does: numbers before tuples of tag and process."""
-    if isinstance(key, int):
-        return 0, key, ()
-    is_pair = isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], bytes)
-    return (1, bytes(key[0]), pid_order(key[1])) if is_pair else (2, repr(key), ())
 
 
 def _priority(meta: Any) -> int:

@@ -10,8 +10,10 @@ from storageio import StoreCorrupt, UnsupportedFormat
 
 from ..format.terms import Atom, Improper
 from .header_state import FORMS, header_machine
-from .machine import DeadLetters, Machine, QuorumConsumer, Settings, uniform
+from .machine import Machine
+from .machine_parts import DeadLetters, QuorumConsumer, Settings
 from .messages import MessageList, QuorumContent
+from .processes import uniform
 from .state_lists import Part
 from .versions import RULES, VERSIONS
 

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from rabbitstore.format.terms import UNDEFINED, Atom, Opaque
-from rabbitstore.quorum.machine import Machine, MessageInfo, Settings, node_of, pid_order, uniform
+from rabbitstore.quorum.machine import Machine, MessageInfo
+from rabbitstore.quorum.machine_parts import Settings
+from rabbitstore.quorum.processes import node_of, pid_order, uniform
 from rabbitstore.quorum.versions import RULES, VERSIONS, oldest_with
 from tests.archives import unpack
 from tests.builds import World
