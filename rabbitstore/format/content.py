@@ -92,7 +92,9 @@ def content_of(found: Term, *, file: str = "", base: int = 0, needs_id: bool = T
     _refuse_unknown(found, file, base)
     try:
         is_container = _name(found) == CONTAINER
-        content = read_container(found, file, base, needs_id=needs_id) if is_container else _content(found, file, base)
+        content = (
+            read_container(found, file, base, needs_id=needs_id) if is_container else _content(found, file, base, needs_id)
+        )
     except (ValueError, TypeError, AttributeError, LookupError, InvalidMessage) as error:
         text = repr(found)[:80]
         if not _is_damaged_record(found):
@@ -188,11 +190,14 @@ def is_message(term: bytes, msg_id: bytes) -> bool:
     return bool(parts[5] == msg_id)
 
 
-def _content(term: Any, file: str, base: int) -> Content:
-    """Convert a `basic_message`; raise `ValueError`, `TypeError` or `AttributeError` for another form."""
+def _content(term: Any, file: str, base: int, needs_id: bool) -> Content:
+    """Convert a `basic_message`; raise `ValueError`, `TypeError` or `AttributeError` for another form.
+
+    Quorum queues of RabbitMQ 3.10 to 3.12 store an empty id.
+    """
     name, resource, keys, content, msg_id, persistent = term
     _resource, vhost, _exchange, exchange = resource
-    if name != NAME or persistent not in (TRUE, FALSE) or len(msg_id) != MSG_ID_SIZE:
+    if name != NAME or persistent not in (TRUE, FALSE) or (len(msg_id) != MSG_ID_SIZE and (msg_id or needs_id)):
         raise ValueError("another record")
     properties_bin, body = read_amqp_0_9_1(content, file, base)
     return Content(

@@ -16,8 +16,9 @@ cdef class CommandReader:
     cdef bytes _exchange_bytes, _keys_bytes, _pid_bytes
     cdef str _exchange
     cdef tuple _keys
-    cdef readonly I64 time_ms, number, size, priority, ttl_ms
+    cdef readonly I64 time_ms, number, size, properties_size, priority, ttl_ms
     cdef readonly object pid
+    cdef public bint counts_properties
 
     cpdef bint read(self, memoryview view, Size at, Size size) except -1
     cpdef tuple content(self, str vhost)

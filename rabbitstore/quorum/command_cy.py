@@ -46,12 +46,13 @@ class CommandReader:
     """Reads one entry after another.
 
     After `read` returned True, `pid` is the publisher, `number` its sequence number and `size` that of the body.
+    With `counts_properties` the sizes that `follow` returns have those of the properties, too.
     `priority` and `ttl_ms` are -1 for a message without them.
     """
 
     __slots__ = (
-        "_exchange", "_exchange_bytes", "_keys", "_keys_bytes", "_parts", "_pid_bytes", "_source", "_stop", "number", "pid",
-        "priority", "size", "time_ms", "ttl_ms",
+        "_exchange", "_exchange_bytes", "_keys", "_keys_bytes", "_parts", "_pid_bytes", "_source", "_stop",
+        "counts_properties", "number", "pid", "priority", "properties_size", "size", "time_ms", "ttl_ms",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -64,6 +65,7 @@ class CommandReader:
         self._pid_bytes: bytes = b""
         self.pid = Opaque(PROCESS, b"")
         self.time_ms = 0
+        self.counts_properties = False
 
     def read(self, view: memoryview, at: Size, size: Size) -> bool:
         """Return whether the data of an entry is the enqueue command of a plain message."""
@@ -81,7 +83,9 @@ class CommandReader:
         self.ttl_ms = parts.ttl_ms
         if at < 0 or self.priority < -1 or self.ttl_ms < -1:
             return False
-        at = self._number(self._number(self._after(at, SIZES)))
+        at = self._number(self._after(at, SIZES))
+        self.properties_size = parts.value
+        at = self._number(at)
         self.size = parts.value
         return self._is_process_to_end(self._number(self._after(at, NOTIFY)))
 
@@ -159,11 +163,13 @@ class CommandReader:
         numbers: I64s = i64s_of(held)
         pid = self.pid
         count: Size = 0
+        size: I64
         time_ms: I64 = self.time_ms
         while count < capacity and self.read(run.view, run.position(index), run.size(index)):
-            if self.pid is not pid or self.number != number or self.priority >= 0 or self.ttl_ms >= 0 or self.size >= _SIZE_MAX:
+            size = self.size + self.properties_size if self.counts_properties else self.size
+            if self.pid is not pid or self.number != number or self.priority >= 0 or self.ttl_ms >= 0 or size >= _SIZE_MAX:
                 break
-            numbers[count] = (self.size << _SHIFT) | index
+            numbers[count] = (size << _SHIFT) | index
             time_ms = self.time_ms
             number += 1
             count += 1

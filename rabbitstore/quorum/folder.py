@@ -20,7 +20,7 @@ from ..read.json_cy import LineWriter
 from .command_cy import CommandReader
 from .entries import EntryTable, RaftEntry
 from .entries_cy import EntryRun, take_records
-from .machine import Machine, Settings
+from .machine import Machine
 from .message import (
     CHECKED_OUT,
     DEAD_LETTERED,
@@ -38,6 +38,7 @@ from .segment import read_segment
 from .snapshot import Snapshot, read_snapshot
 from .state import check_version, read_state
 from .tables import TABLE_SIZE_MAX, meta_rows, read_rows, registered
+from .versions import oldest_with
 from .wal import WalRecord, WalScan
 
 _WAL = re.compile(r"[0-9]{8,16}\.wal\Z")
@@ -47,7 +48,11 @@ _CONFIG_SIZE_MAX = 1 << 20
 _STATES_MAX = 64
 _SETTINGS = b"\x0dupdate_config"
 _READY_MORE = (READY, "", 0, 0, "")  # `QuorumMessage.more` of a message that was never delivered
-_CLUSTER_COMMAND = b"\x83h\x04w\x0b$ra_cluster"  # the deletion of a queue is the only one
+_CLUSTER_COMMANDS = (  # the deletion of a queue is the only one; OTP 26 and later write atoms in the first form
+    b"\x83h\x04w\x0b$ra_cluster",
+    b"\x83h\x04d\x00\x0b$ra_cluster",
+)
+_FIRST_ENTRIES, _COMMAND_BEFORE = 64, 128  # of a log, and the bytes of each that have the name of its command
 _SETTINGS_BEFORE = 4096  # bytes of an entry in which the name of its command is: processes have the names of their nodes
 
 
@@ -126,7 +131,7 @@ class QuorumNode(Closing):
         if entries is None or entries.last is None:
             return False
         entry = entries[entries.last]
-        return bytes(entry.view[entry.at : entry.at + min(entry.size, len(_CLUSTER_COMMAND))]) == _CLUSTER_COMMAND
+        return bytes(entry.view[entry.at : entry.at + entry.size]).startswith(_CLUSTER_COMMANDS)
 
     def _has(self, file: str) -> bool:
         return self.disk.stat(f"{self.path}/{file}") is not None
@@ -255,6 +260,8 @@ class QuorumQueue:
         self.vhost, self.queue = queue_name(self.config) or ("", uid)
         self.members = len(self.config.get(Atom("initial_members"), [None]))
         self.lost_entries = 0
+        self._text = text
+        self.has_version = self.has_unreadable_config = False
         self._log_start = 0
         self._last_ms = 0
         self._machine: Machine | None = None
@@ -365,19 +372,32 @@ class QuorumQueue:
             machine, first = self._start()
             self._replay(machine, first)
             if machine.unknown:
-                supported = "those of RabbitMQ 4.0 to 4.2"
+                supported = "those of RabbitMQ 3.8 to 4.2"
                 raise UnsupportedFormat("queue machine command", file=self.relative, found=machine.unknown, supported=supported)
             self._machine = machine
+            self._check_text(machine)
         return self._machine
+
+    def _check_text(self, machine: Machine) -> None:
+        """Report a `config` with a Latin-1 name that an older server wrote, and does not read at its next start."""
+        try:
+            self._text.decode()
+        except UnicodeDecodeError as error:
+            self.has_unreadable_config = machine.rules.reads_utf8_config
+            if self.has_unreadable_config:
+                found = f"Latin-1; a server of 3.8 does not start queue {self.queue!r}"
+                file = f"{self.relative}/config"
+                self.node.problems.append(Finding(file, error.start, "bad_queue_config", "a name in UTF-8", found))
 
     def _start(self) -> tuple[Machine, int]:
         """Return the newest state that can be decoded, and the index of the first entry to apply."""
         for found in self.snapshots():
+            self.has_version = True
             try:
                 return read_state(*found.split(), found.machine_version, f"{self.relative}/snapshots"), found.index + 1
             except StoreCorrupt as error:
                 self.node.problems.append(finding_of(error, "bad_snapshot"))
-        return Machine(Settings.of(self.machine_config)), 0
+        return Machine.declared(self.machine_config), 0
 
     def _replay(self, machine: Machine, first: int) -> None:
         """Apply the entries from `first` on in order of their index; gaps are problems."""
@@ -414,12 +434,13 @@ class QuorumQueue:
             self.node.problems.append(Finding(self.relative, 0, "missing_entries", f"entry {expected}", f"entry {first}"))
 
     def _gap(self, machine: Machine, expected: int, found: int) -> None:
-        machine.is_lenient = True
+        self._be_lenient(machine)
         self.lost_entries += found - expected
         self.node.problems.append(Finding(self.relative, 0, "missing_entries", f"entry {expected}", f"entry {found}"))
 
     def _apply(self, machine: Machine, index: int, entry: RaftEntry) -> None:
         plain = self._reader
+        plain.counts_properties = machine.rules.counts_properties
         if plain.read(entry.view, entry.at, entry.size):
             self._last_ms = plain.time_ms
             machine.enqueue(index, plain.time_ms, plain.pid, plain.number, info_of_command(plain))
@@ -428,7 +449,7 @@ class QuorumQueue:
             term = entry.decode()
         except StoreCorrupt as error:
             self.node.problems.append(finding_of(error, "bad_entry"))
-            machine.is_lenient = True
+            self._be_lenient(machine)
             self.lost_entries += 1
             return
         if not isinstance(term, tuple) or not term:
@@ -436,6 +457,7 @@ class QuorumQueue:
         if term[0] == "noop" and len(term) == 3 and isinstance(term[2], int):
             check_version(term[2], entry.file, entry.at)
             machine.set_version(term[2])
+            self.has_version = True
         elif term[0] == "$usr" and len(term) == 4:
             meta, command, reply_mode = term[1:]
             time = meta.get(Atom("ts")) if isinstance(meta, dict) else None
@@ -445,8 +467,23 @@ class QuorumQueue:
             except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
                 found = Finding(entry.file, entry.at, "bad_entry", "a command of a queue", f"{error}")
                 self.node.problems.append(found)
-                machine.is_lenient = True
+                self._be_lenient(machine)
                 self.lost_entries += 1
+
+    def _be_lenient(self, machine: Machine) -> None:
+        """Accept messages whose predecessors are missing; without an entry that has the version, guess it."""
+        machine.is_lenient = True
+        if not self.has_version:
+            machine.set_version(self.oldest_version())
+
+    def oldest_version(self) -> int:
+        """Return the oldest version of the machine that can have made what the queue has."""
+        first = (self.entries()[index] for index in list(self.entries())[:_FIRST_ENTRIES])
+        heads = [bytes(entry.view[entry.at : entry.at + min(entry.size, _COMMAND_BEFORE)]) for entry in first]
+        settings = self.last_settings()
+        if settings is not None:
+            heads.append(bytes(settings.view[settings.at : settings.at + settings.size]))
+        return oldest_with([self._text, *heads])
 
     def _apply_following(self, machine: Machine, run: EntryRun, index: int, stop: int) -> int:
         """Apply the plain messages that follow one of the same publisher, and return their number."""
@@ -508,7 +545,10 @@ class QuorumQueue:
         for index in reversed(self.entries()):
             entry = self.entries()[index]
             if _SETTINGS in bytes(entry.view[entry.at : entry.at + min(entry.size, _SETTINGS_BEFORE)]):
-                term = entry.decode()
+                try:
+                    term = entry.decode()
+                except StoreCorrupt:  # reported where the entry is applied
+                    continue
                 if isinstance(term, tuple) and len(term) == 4 and isinstance(term[2], tuple) and term[2][0] == "update_config":
                     return entry
         return None

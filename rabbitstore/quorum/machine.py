@@ -1,105 +1,33 @@
 """The queue machine: apply the commands of a log to a state (docs/formats/rabbitmq-quorum.md#replay).
 
-It follows rabbit_fifo of RabbitMQ 4.0.  Message bodies are not in it, only the indexes of their entries.
+It follows rabbit_fifo of RabbitMQ 3.8 to 4.3; `versions.py` has what each version does.  Message bodies are not in it, only the
+indexes of their entries.
 """
 
 from __future__ import annotations
 
 from array import array
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any
 
 from ..format.terms import FALSE, UNDEFINED, Atom, Opaque
 from .command_cy import INDEX_BITS
+from .machine_parts import DeadLetters, QuorumConsumer, Settings
 from .messages import MessageList, QuorumContent
+from .processes import key_order, node_of, pid_order, uniform
+from .versions import AT_REMOVAL, LISTS_STRICT, RULES, Rules
 
-VERSIONS = range(3, 9)
-_SEPARATE_COUNTS = 4  # from this version on, a return that is no failure does not count as a failed delivery
 _HIGH_ABOVE = 4
 _WEIGHT = 2
 _UP, _SUSPECTED, _CANCELLED, _QUIESCING = "up", "suspected_down", "cancelled", "quiescing"
-_STRICT = 8  # from this version on, each priority has its own list, and higher ones go first
 _PRIORITY_MAX = 31
 _HIGH, _NORMAL = 9, 4  # priorities of the two lists before, and of a message without one
 _DISABLED = "disabled"
-_ACTIVATES_ON_RETURN = 7  # before this version a return does not change the single active consumer
-_ACTIVATE = {"settle", "checkout", "down", "nodeup"}
-_RETURNS = {"return", "modify", "requeue"}
-_ACTIVE_BY_PRIORITY = 4  # before this version, consumers that wait become active in the order of their arrival
 AT_LEAST_ONCE = "at_least_once"
-_PID_TAIL = 12  # bytes of a process behind its node's name
-
-
-@dataclass
-class QuorumConsumer:
-    """A consumer and the messages that it holds, by message id."""
-
-    tag: Any
-    pid: Any
-    mode: tuple[Any, ...]
-    is_once: bool
-    priority: int
-    credit: int
-    status: str = _UP
-    next_id: int = 0
-    held: dict[int, QuorumContent] = field(default_factory=dict)
-    delivery_count: int = 0
-
-
-@dataclass
-class Settings:
-    """The limits of a queue; None for no limit."""
-
-    max_length: int | None = None
-    max_bytes: int | None = None
-    delivery_limit: int | None = None
-    msg_ttl: int | None = None
-    drops_head: bool = True
-    is_single_active: bool = False
-    dead_letters: str | None = None
-
-    @classmethod
-    def of(cls, config: dict[Any, Any]) -> Settings:
-        """Return the settings in a `config` or in an `update_config` command."""
-        handler = config.get(Atom("dead_letter_handler"))
-        limit = _number(config.get(Atom("delivery_limit")))
-        return cls(
-            _number(config.get(Atom("max_length"))),
-            _number(config.get(Atom("max_bytes"))),
-            None if limit is not None and limit < 0 else limit,
-            _number(config.get(Atom("msg_ttl"))),
-            config.get(Atom("overflow_strategy")) != "reject_publish",
-            config.get(Atom("single_active_consumer_on")) == "true",
-            handler if isinstance(handler, str) else "at_most_once" if isinstance(handler, tuple) else None,
-        )
-
-    def put_into(self, config: dict[Any, Any]) -> dict[Any, Any]:
-        """Return a `config` with these limits."""
-        names = ("max_length", "max_bytes", "delivery_limit", "msg_ttl")
-        limits = ((name, getattr(self, name)) for name in names)
-        found = {Atom(name): UNDEFINED if limit is None else limit for name, limit in limits}
-        return config | found | {Atom("overflow_strategy"): Atom("drop_head" if self.drops_head else "reject_publish")}
-
-
-def _number(value: Any) -> int | None:
-    return value if isinstance(value, int) else None
-
-
-@dataclass
-class DeadLetters:
-    """Messages that wait for at-least-once dead-lettering, each with its reason."""
-
-    waiting: deque[tuple[str, QuorumContent]] = field(default_factory=deque)
-    held: dict[int, tuple[str, QuorumContent]] = field(default_factory=dict)
-    next_id: int = 0
-    pid: Any = None
-    prefetch: int = 0
-
-    def every(self) -> list[tuple[str, QuorumContent]]:
-        """Return all of them, those that the dead-lettering process holds first."""
-        return [*self.held.values(), *self.waiting]
 
 
 @dataclass
@@ -118,6 +46,7 @@ class Machine:
     taken: int = 0
     returns: deque[QuorumContent] = field(default_factory=deque)
     enqueuers: dict[Any, int] = field(default_factory=dict)
+    early: dict[Any, list[tuple[int, QuorumContent]]] = field(default_factory=dict)  # by publisher, in order of their numbers
     consumers: dict[Any, QuorumConsumer] = field(default_factory=dict)
     service: dict[int, deque[Any]] = field(default_factory=dict)
     waiting: list[tuple[Any, QuorumConsumer]] = field(default_factory=list)
@@ -129,14 +58,49 @@ class Machine:
     monitored: dict[Any, None] | None = None
     nodes: set[str] = field(default_factory=set)  # those of `become_leader`
 
+    @classmethod
+    def declared(cls, config: dict[Any, Any]) -> Machine:
+        """Return the state of a new queue, whatever the server's version: it begins with version 0."""
+        found = cls(Settings.of(config))
+        found._drop_head()
+        return found
+
     # Contents
 
+    @property
+    def rules(self) -> Rules:
+        """What the machine's version does."""
+        return RULES[self.version]
+
     def set_version(self, version: int) -> None:
-        """Change the version, as a new leader does; version 8 has a list for each priority."""
-        if version >= _STRICT > self.version and (self.high or self.normal):
+        """Change the version, as a new leader does: convert the state to each version after its own; there is no way back."""
+        while self.version < version:
+            self.version += 1
+            if self.version in _CONVERSIONS:
+                _CONVERSIONS[self.version](self)
+
+    def _drop_head(self) -> None:
+        """Begin to know `reject_publish`: the settings of the state before have none."""
+        self.settings = replace(self.settings, drops_head=True)
+
+    def _keep_indexes(self) -> None:
+        """Add the enqueues that wait for earlier ones; the settings of the state before have no time to live."""
+        for pid in sorted(self.early, key=pid_order):
+            self._add_early(pid)
+        self.settings = replace(self.settings, msg_ttl=None)
+
+    def _cap_credit(self) -> None:
+        """Limit the credit of consumers; those that wait to be the active one are left as they are."""
+        for _key, consumer in self.waiting:
+            consumer.mode = (consumer.mode[0], 0)
+
+    def _make_two_lists(self) -> None:
+        self.taken = 0
+
+    def _make_strict_lists(self) -> None:
+        if self.high or self.normal:
             self.strict = {_HIGH: self.high, _NORMAL: self.normal}
             self.high, self.normal = MessageList(), MessageList()
-        self.version = version
 
     def lists(self) -> list[MessageList]:
         """Return the lists of messages that were not returned, in order of their priority."""
@@ -145,9 +109,9 @@ class Machine:
     def list_of(self, priority: int | None) -> MessageList:
         """Return the list that a message of a priority is added to."""
         priority = _NORMAL if priority is None else priority
-        if self.version >= _STRICT:
+        if self.rules.lists == LISTS_STRICT:
             return self.strict.setdefault(max(0, min(priority, _PRIORITY_MAX)), MessageList())
-        return self.high if priority > _HIGH_ABOVE else self.normal
+        return self.high if priority > _HIGH_ABOVE and self.rules.lists > 1 else self.normal
 
     def restarted(self, time_ms: int) -> Machine:
         """Return the state after a start of the server: its node is up, and every process down, in the order of their watch.
@@ -157,13 +121,14 @@ class Machine:
         """
         found = self._copy()
         pids = found._processes()
-        for node in sorted(self._nodes() if self.monitored is None else self.nodes):
+        nodes = self._nodes() if self.monitored is None else self.nodes
+        for node in sorted(nodes) if self.rules.finds_node_up else ():
             found._node_up(0, time_ms, (None, node))
             found._activate()
             found.checkout(time_ms)
         for pid in dict.fromkeys([*(pid for pid in self.monitored or () if pid in pids), *pids]):
             found._process_down(pid)
-            found._activate()
+            found._activate_after("down")
             found.checkout(time_ms)
         return found
 
@@ -200,6 +165,7 @@ class Machine:
             dead=dead,
             dropped={},
             enqueuers=dict(self.enqueuers),
+            early={pid: list(rows) for pid, rows in self.early.items()},
             service={priority: deque(part) for priority, part in self.service.items()},
             consumers={key: copied(consumer) for key, consumer in self.consumers.items()},
             waiting=[(key, copied(consumer)) for key, consumer in self.waiting],
@@ -213,14 +179,15 @@ class Machine:
 
     def ready_lists(self) -> list[MessageList]:
         """Return the messages that follow the returned ones, in the order of their delivery."""
-        if self.version >= _STRICT or not self.high or not self.normal:
-            return self.lists() if self.version >= _STRICT else [self.high, self.normal]
+        is_strict = self.rules.lists == LISTS_STRICT
+        if is_strict or not self.high or not self.normal:
+            return self.lists() if is_strict else [self.high, self.normal]
         rest = replace(self, high=self.high.copy(), normal=self.normal.copy(), returns=deque())
         return [MessageList(iter(rest._take, None))]
 
     def held(self) -> Iterator[tuple[Any, QuorumContent]]:
         """Yield consumer tag and message of each that a consumer holds, by consumer."""
-        for key in sorted(self.consumers, key=_key_order):
+        for key in sorted(self.consumers, key=key_order):
             consumer = self.consumers[key]
             for number in sorted(consumer.held):
                 yield consumer.tag, consumer.held[number]
@@ -238,7 +205,7 @@ class Machine:
         return source.first if source else None
 
     def _source(self) -> MessageList | None:
-        if self.version >= _STRICT:
+        if self.rules.lists == LISTS_STRICT:
             return next((part for part in self.lists() if part), None)
         if not self.high or not self.normal:
             return self.high or self.normal or None
@@ -262,16 +229,16 @@ class Machine:
         """Apply one command; commands of other names have no effect, as in the server."""
         if isinstance(command, tuple) and command and isinstance(command[0], str):
             name = str(command[0])
+            command = (command[0], *map(uniform, command[1:2]), *command[2:])
             handler = _ENQUEUES.get((name, len(command)))
             if handler is not None:
                 self.enqueue(index, time_ms, *handler(command, reply_mode), info)
             else:
                 other = _COMMANDS.get((name, len(command)))
-                if other is None and self.version >= _STRICT and name not in _WITHOUT_EFFECT:
+                if other is None and self.rules.keeps_after_disconnect and name not in _WITHOUT_EFFECT:
                     self.unknown = name
                 if other is not None and other(self, index, time_ms, command):
-                    if name in _ACTIVATE or (name in _RETURNS and self.version >= _ACTIVATES_ON_RETURN):
-                        self._activate()
+                    self._activate_after(name)
                     self.checkout(time_ms)
 
     def enqueue(self, index: int, time_ms: int, pid: Any, number: Any, info: MessageInfo) -> None:
@@ -279,21 +246,38 @@ class Machine:
         if isinstance(number, int):
             self._monitor(pid)
             expected = self.enqueuers.setdefault(pid, 1)
+            if number > expected and self.rules.waits_for_earlier and not self.is_lenient:
+                insort(self.early.setdefault(pid, []), (number, QuorumContent(index, info.size)), key=itemgetter(0))
+                self.checkout(time_ms)
+                return
             if number < expected or (number > expected and not self.is_lenient):
                 return
             self.enqueuers[pid] = number + 1
         limits = [limit for limit in (self.settings.msg_ttl, info.ttl_ms) if limit is not None]
-        expiry = time_ms + (min(limits) or 1) if limits else None
-        message = QuorumContent(index, info.size, delivery_count=info.delivery_count, expiry_ms=expiry)
-        self.list_of(info.priority).append(message)
-        self.ready_bytes += message.size
+        expiry = time_ms + (min(limits) or 1) if limits and self.rules.can_expire else None
+        size = info.size + info.properties_size if self.rules.counts_properties else info.size
+        message = QuorumContent(index, size, delivery_count=info.delivery_count, expiry_ms=expiry)
+        self._add(self.list_of(info.priority), message)
+        following = self.early.get(pid)
+        while following and following[0][0] == self.enqueuers[pid]:
+            self.enqueuers[pid] += 1
+            self._add(self.list_of(None), following.pop(0)[1])
         self.checkout(time_ms)
+
+    def _add(self, messages: MessageList, message: QuorumContent) -> None:
+        messages.append(message)
+        self.ready_bytes += message.size
+
+    def _add_early(self, pid: Any) -> None:
+        """Add what a publisher sent ahead of messages that will not come."""
+        for _number, message in self.early.pop(pid, []):
+            self._add(self.list_of(None), message)
 
     def is_idle(self) -> bool:
         """Return whether a message that does not expire would only be added to its list, until another command comes."""
         limits, dead, first = self.settings, self.dead, self._next()
         is_unlimited = limits.msg_ttl is limits.max_length is limits.max_bytes is None
-        is_waited_for = any(self.service.values()) or (dead.pid is not None and bool(dead.waiting))
+        is_waited_for = any(self.service.values()) or (dead.pid is not None and bool(dead.waiting)) or any(self.early.values())
         return is_unlimited and not is_waited_for and (first is None or first.expiry_ms is None)
 
     def enqueue_plain(self, pid: Any, numbers: array[int]) -> None:
@@ -335,7 +319,7 @@ class Machine:
             for message in self._complete(*found, _ids(command[2])):
                 self._increase(message, is_failed=is_failed, annotations=annotations)
                 self._dead_letter("rejected", message)
-            self._activate()
+            self._activate_after("discard")
         return found is not None
 
     def _return(self, _index: int, _time_ms: int, command: Any) -> bool:
@@ -346,7 +330,8 @@ class Machine:
         if found is None:
             return False
         key, consumer = found
-        for number in _ids(command[2]):
+        numbers = _ids(command[2])
+        for number in numbers if self.rules.keeps_return_order else sorted(set(numbers)):
             self._return_one(key, consumer, number, is_failed=is_failed, annotations=annotations)
         if key in self.consumers:
             self._update(key, consumer)
@@ -360,7 +345,7 @@ class Machine:
     def _increase(self, message: QuorumContent, *, is_failed: bool, annotations: dict[Any, Any]) -> None:
         message.acquired += 1
         message.annotations |= annotations
-        if is_failed or self.version < _SEPARATE_COUNTS:
+        if is_failed or not self.rules.counts_failures:
             message.delivery_count += 1
 
     def _return_one(
@@ -371,15 +356,19 @@ class Machine:
             return
         self._increase(message, is_failed=is_failed, annotations=annotations)
         limit = self.settings.delivery_limit
-        count = message.acquired if self.version < _STRICT else message.delivery_count
+        count = message.delivery_count if self.rules.limits_failures else message.acquired
         if limit is not None and count > limit:
             self._dead_letter("delivery_limit", message)
             self._complete(key, consumer, [number])
+            if self.rules.credits_dropped_twice:
+                self._add_credit(consumer, 1)
             return
         del consumer.held[number]
         self._add_credit(consumer, 1)
         self.returns.append(message)
         self.ready_bytes += message.size
+        if self.rules.updates_each_return:
+            self._update(key, consumer)
 
     def _return_all(self, key: Any, consumer: QuorumConsumer, *, is_failed: bool) -> None:
         for number in sorted(consumer.held):
@@ -437,16 +426,22 @@ class Machine:
 
     def _add_consumer(self, key: Any, identity: Any, mode: tuple[Any, ...], is_once: bool, meta: Any) -> None:
         given = mode[1] if mode[0] == "simple_prefetch" and isinstance(mode[1], int) else 0
+        priority = _priority(meta) if self.rules.has_consumer_priority else 0
         consumer = self.consumers.get(key)
         active = self._active() if self.settings.is_single_active else None
         if active is not None and (active[0] != key or active[1].status != _UP):
             consumer = None
+        if self.settings.is_single_active and not self.rules.replaces_consumers and self.consumers:
+            consumer = None
         if consumer is None:
             first = mode[1] if mode[0] == "credited" and isinstance(mode[1], int) else 0
-            consumer = QuorumConsumer(identity[0], identity[1], mode, is_once, _priority(meta), given, delivery_count=first)
+            consumer = QuorumConsumer(identity[0], identity[1], mode, is_once, priority, given, delivery_count=first)
+            if self.settings.is_single_active and not self.rules.replaces_consumers and not self.consumers:
+                self.consumers[key] = consumer
         else:
-            consumer.mode, consumer.is_once, consumer.priority, consumer.status = mode, is_once, _priority(meta), _UP
-            consumer.credit = max(0, given - len(consumer.held))
+            if self.rules.replaces_consumers:
+                consumer.mode, consumer.priority, consumer.status = mode, priority, _UP
+            consumer.is_once, consumer.credit = is_once, max(0, given - len(consumer.held))
         if self.settings.is_single_active and self.consumers.get(key) is not consumer:
             self._wait(key, consumer)
         else:
@@ -457,8 +452,8 @@ class Machine:
 
         def rank(row: tuple[Any, QuorumConsumer]) -> tuple[Any, ...]:
             own, one = row
-            is_ranked = one.status == _UP and self.version >= _ACTIVE_BY_PRIORITY
-            return (one.status != _UP, -one.priority, -one.credit, _key_order(own)) if is_ranked else (one.status != _UP,)
+            is_ranked = one.status == _UP and self.rules.is_active_by_priority
+            return (one.status != _UP, -one.priority, -one.credit, key_order(own)) if is_ranked else (one.status != _UP,)
 
         self.waiting = sorted([*(row for row in self.waiting if row[0] != key), (key, consumer)], key=rank)
 
@@ -466,18 +461,27 @@ class Machine:
         """Return the single active consumer, which may be about to end."""
         return next((row for row in self.consumers.items() if row[1].status in (_UP, _QUIESCING)), None)
 
+    def _activate_after(self, event: str) -> None:
+        """Give the queue its single active consumer, if the version does that after a command, or after `AT_REMOVAL`."""
+        if event in self.rules.activated_by:
+            self._activate()
+
     def _activate(self) -> None:
         """Give a queue with a single active consumer its next one; a higher priority takes over from an idle one."""
         if not self.settings.is_single_active or not self.waiting or self.waiting[0][1].status != _UP:
             return
         key, consumer = self.waiting[0]
         active = self._active()
-        if active is not None and (self.version < _ACTIVE_BY_PRIORITY or consumer.priority <= active[1].priority):
+        if active is not None and (not self.rules.is_active_by_priority or consumer.priority <= active[1].priority):
             return
         if active is not None and active[1].held:
             active[1].status = _QUIESCING
             return
         self.waiting.pop(0)
+        existing = self.consumers.get(key)
+        if existing is not None and self.rules.replaces_consumers:  # cancelled, it still holds messages
+            existing.mode, existing.is_once, existing.priority = consumer.mode, consumer.is_once, consumer.priority
+            consumer = existing
         self.consumers[key] = consumer
         self._queue(key, consumer)
         if active is not None:
@@ -511,6 +515,8 @@ class Machine:
         else:
             consumer.is_once, consumer.credit, consumer.status = True, 0, _CANCELLED
             self._update(key, consumer)
+        if consumer is not None:
+            self._activate_after(AT_REMOVAL)
         return True
 
     def _purge(self, _index: int, _time_ms: int, _command: Any) -> bool:
@@ -521,19 +527,20 @@ class Machine:
         return False
 
     def _down(self, _index: int, _time_ms: int, command: Any) -> bool:
-        if command[2] == "noconnection" and self.version >= _STRICT:
+        if command[2] == "noconnection" and self.rules.keeps_after_disconnect:
             for consumer in (*self.consumers.values(), *(one for _key, one in self.waiting)):
                 if consumer.pid == command[1] and consumer.status != _CANCELLED:
                     consumer.status = _SUSPECTED
         elif command[2] == "noconnection":
             self._disconnected(node_of(command[1]))
+            self._activate_after(AT_REMOVAL)
         else:
             self._process_down(command[1])
         return True
 
     def _disconnected(self, node: str) -> None:
         """Return what the consumers of a node hold; they may come back."""
-        for key, consumer in sorted(self.consumers.items(), key=lambda row: _key_order(row[0])):
+        for key, consumer in sorted(self.consumers.items(), key=lambda row: key_order(row[0])):
             if node_of(consumer.pid) == node and (consumer.status == _UP or self.settings.is_single_active):
                 consumer.status = _SUSPECTED
                 self._return_all(key, consumer, is_failed=True)
@@ -546,10 +553,12 @@ class Machine:
 
     def _process_down(self, pid: Any) -> None:
         self.enqueuers.pop(pid, None)
+        self._add_early(pid)
         self.waiting = [row for row in self.waiting if row[1].pid != pid]
-        for key in sorted((key for key, one in self.consumers.items() if one.pid == pid), key=_key_order):
+        for key in sorted((key for key, one in self.consumers.items() if one.pid == pid), key=key_order):
             self._return_all(key, self.consumers[key], is_failed=True)
             self.consumers.pop(key, None)
+            self._activate_after(AT_REMOVAL)
 
     def _purge_nodes(self, _index: int, _time_ms: int, command: Any) -> bool:
         nodes = {str(node) for node in command[1]} if isinstance(command[1], list) else set()
@@ -560,8 +569,9 @@ class Machine:
         return False
 
     def _node_up(self, _index: int, _time_ms: int, command: Any) -> bool:
-        for key, consumer in sorted(self.consumers.items(), key=lambda row: _key_order(row[0])):
-            is_revived = consumer.status == _SUSPECTED or (self.version < _STRICT and consumer.status != _CANCELLED)
+        for key, consumer in sorted(self.consumers.items(), key=lambda row: key_order(row[0])):
+            is_kept = self.rules.keeps_after_disconnect
+            is_revived = consumer.status == _SUSPECTED or (not is_kept and consumer.status != _CANCELLED)
             if is_revived and node_of(consumer.pid) == command[1]:
                 consumer.status = _UP  # also of the active consumer that was to hand over to another one
                 self._update(key, consumer)
@@ -576,6 +586,8 @@ class Machine:
             self.settings = Settings.of(command[1])
             if command[1].get(Atom("delayed_retry"), _DISABLED) != _DISABLED:
                 self.unknown = "delayed_retry"
+            if not self.rules.can_reject:
+                self._drop_head()
             if self.settings.dead_letters != AT_LEAST_ONCE:
                 self.dead = DeadLetters()
         return True
@@ -584,7 +596,7 @@ class Machine:
         name = command[1]
         if isinstance(name, tuple) and len(name) == 2 and name[0] == "consumer_down_timeout":
             self._gone(name[1])
-        elif name != "expire_msgs" and self.version >= _STRICT:
+        elif name != "expire_msgs" and self.rules.keeps_after_disconnect:
             self.unknown = f"timeout {name}"
         return True
 
@@ -628,9 +640,10 @@ class Machine:
         self._expire(time_ms)
         while True:
             first = self._first_in_service()
-            if first is None or self._next() is None:
+            consumer = None if first is None else self.consumers.get(first[1])
+            is_gone = consumer is None and self.rules.has_consumer_priority  # such a one leaves without a message, too
+            if first is None or (self._next() is None and not is_gone):
                 return False
-            consumer = self.consumers.get(first[1])
             first[0].popleft()
             if consumer is not None and consumer.credit > 0 and consumer.status == _UP:
                 self._deliver(first[1], consumer)
@@ -680,7 +693,8 @@ class Machine:
         if consumer.is_once or consumer.mode[0] != "simple_prefetch":
             return
         limit = consumer.mode[1]
-        consumer.credit = min(limit, consumer.credit + count) if limit else consumer.credit + count
+        is_capped = limit and self.rules.caps_credit
+        consumer.credit = min(limit, consumer.credit + count) if is_capped else consumer.credit + count
 
     def _update(self, key: Any, consumer: QuorumConsumer) -> None:
         if consumer.is_once and consumer.credit == 0:
@@ -716,29 +730,7 @@ class MessageInfo:
     ttl_ms: int | None = None
     priority: int | None = None
     delivery_count: int = 0
-
-
-def node_of(pid: Any) -> str:
-    """Return the name of a process's node; an empty one for anything else."""
-    if not isinstance(pid, Opaque):
-        return ""
-    name = pid.data[:-_PID_TAIL]
-    return name[2 if name[:1] == b"w" else 3 :].decode("utf-8", "replace")
-
-
-def pid_order(pid: Any) -> tuple[int, ...]:
-    """Order processes of one node as Erlang does: by serial and number."""
-    if not isinstance(pid, Opaque) or len(pid.data) < _PID_TAIL:
-        return (0, 0)
-    return int.from_bytes(pid.data[-8:-4], "big"), int.from_bytes(pid.data[-12:-8], "big")
-
-
-def _key_order(key: Any) -> tuple[int, Any, tuple[int, ...]]:
-    """Order consumer keys as Erlang does: numbers before tuples of tag and process."""
-    if isinstance(key, int):
-        return 0, key, ()
-    is_pair = isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], bytes)
-    return (1, bytes(key[0]), pid_order(key[1])) if is_pair else (2, repr(key), ())
+    properties_size: int = 0
 
 
 def _priority(meta: Any) -> int:
@@ -785,4 +777,11 @@ _COMMANDS: dict[tuple[str, int], Callable[[Machine, int, int, Any], bool]] = {
     ("nodeup", 2): Machine._node_up,
     ("timeout", 2): Machine._timeout,
     ("dlx", 2): Machine._dlx,
+}
+_CONVERSIONS: dict[int, Callable[[Machine], None]] = {
+    1: Machine._drop_head,
+    2: Machine._keep_indexes,
+    3: Machine._cap_credit,
+    4: Machine._make_two_lists,
+    8: Machine._make_strict_lists,
 }

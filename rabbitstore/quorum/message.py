@@ -20,6 +20,7 @@ READY, CHECKED_OUT, DEAD_LETTERED = "ready", "checked_out", "dead_lettered"
 BODY_FIELD = {("e", 4): 2, ("enqueue", 4): 3, ("requeue", 6): 5}
 _US_A_MS = 1000
 _NO_ID = b""
+_EXPIRATION = 8  # in the record of AMQP 0-9-1's properties
 
 
 class Located(NamedTuple):
@@ -70,17 +71,33 @@ def _is_container(term: Any) -> bool:
     return isinstance(term, tuple) and len(term) == 4 and term[0] == CONTAINER and isinstance(term[3], dict)
 
 
+def _expiration(term: Any) -> int | None:
+    """Return the time to live in a basic message in milliseconds: the queue has decoded the properties if there is one."""
+    properties = term[3][2] if _is_basic(term) else None
+    text = properties[_EXPIRATION] if isinstance(properties, tuple) and len(properties) > _EXPIRATION else None
+    return int(text) if isinstance(text, bytes) and text.isdigit() else None
+
+
+def _is_basic(term: Any) -> bool:
+    return isinstance(term, tuple) and len(term) > 3 and term[0] == "basic_message" and isinstance(term[3], tuple)
+
+
 def info_of(command: Any) -> MessageInfo:
     """Return what the queue machine needs of an enqueued message."""
     term = message_term(command)
     annotations = term[3] if _is_container(term) else {}
-    size = command[3][1] if isinstance(command, tuple) and len(command) == 4 and isinstance(command[3], tuple) else None
+    given = command[3] if isinstance(command, tuple) and len(command) == 4 else None
+    if isinstance(given, tuple) and len(given) == 2 and all(isinstance(size, int) for size in given):
+        properties_size, size = given
+    else:
+        properties_size, size = _sizes(term)
     ttl, priority, count = (annotations.get(Atom(name)) for name in ("ttl", "p", "delivery_count"))
     return MessageInfo(
-        size if isinstance(size, int) else _body_size(term),
-        ttl if isinstance(ttl, int) else None,
+        size,
+        ttl if isinstance(ttl, int) else _expiration(term),
         priority if isinstance(priority, int) else None,
         count if isinstance(count, int) else 0,
+        properties_size,
     )
 
 
@@ -90,15 +107,17 @@ def info_of_command(command: CommandReader) -> MessageInfo:
         command.size,
         command.ttl_ms if command.ttl_ms >= 0 else None,
         command.priority if command.priority >= 0 else None,
+        properties_size=command.properties_size,
     )
 
 
-def _body_size(term: Any) -> int:
-    """Return the size of the body of an old enqueue command, which does not carry it."""
+def _sizes(term: Any) -> tuple[int, int]:
+    """Return the sizes of properties and body in an old enqueue command, which does not carry them."""
     try:
-        return len(read_content(term, "", "", 0).body) if term is not None else 0
+        content = None if term is None else read_content(term, "", "", 0)
     except (StoreCorrupt, UnsupportedFormat):
-        return 0
+        content = None
+    return (0, 0) if content is None else (len(content.properties_bin), len(content.body))
 
 
 def to_message(located: Located, content: Content, queue: str, where: tuple[str, int]) -> QuorumMessage:

@@ -36,7 +36,6 @@ from .encode import (
 )
 from .entries import RaftEntry
 from .folder import QuorumNode, QuorumQueue
-from .machine import VERSIONS
 from .message import DEAD_LETTERED
 from .messages import QuorumContent
 from .tables import read_rows
@@ -44,8 +43,6 @@ from .wal import View
 
 _NEEDS_NEW_LOG = {"bad_segment_head", "bad_segment_entry", "bad_snapshot", "bad_entry", "missing_entries", "lost_body"}
 _NEEDS_NEW_WAL = {"bad_wal_head", "bad_wal_entry", "torn_wal_entry"}
-_COMPACT_ENQUEUE, _COMPACT_SINCE = b"h\x04w\x01e", 4  # a command, and the first version of the queue machine that has it
-_COMMAND_BEFORE = 128  # bytes of an entry in which the name of its command is
 _KHEPRI = b"khepri_db"  # the feature flag
 COORDINATOR, METADATA = "rabbit_stream_coordinator", "rabbitmq_metadata"
 _CLUSTER_SIZE_MAX = 1 << 20
@@ -260,16 +257,15 @@ class _QuorumRepair:
 
         Without one, the oldest version that has the queue's commands: the next leader raises it to the server's own.
         """
-        if queue.machine().version:
+        if queue.has_version or queue.machine().version:
             return queue.machine().version
-        found = 0
+        found = queue.oldest_version()
         for other in self.queues:
             try:
                 found = max(found, other.machine().version)
             except (StoreCorrupt, UnsupportedFormat):
                 continue
-        heads = (bytes(entry.view[entry.at : entry.at + _COMMAND_BEFORE]) for entry in queue.entries().values())
-        return found or (_COMPACT_SINCE if any(_COMPACT_ENQUEUE in head for head in heads) else VERSIONS[0])
+        return found
 
     def _refusal(self, queue: QuorumQueue) -> str:
         """Return why a queue cannot get a new log."""
@@ -313,6 +309,9 @@ class _QuorumRepair:
 
     def _plan_configs(self, queues: list[QuorumQueue]) -> None:
         """Write a lost `config`, but none for a log of `coordination` without an entry: no start would end."""
+        for queue in (queue for queue in queues if queue.has_unreadable_config):
+            pieces = [format_config(queue.config)]
+            self._change("write_config", f"{queue.uid}/config", "bad_queue_config", partial(list, pieces))
         for queue in (queue for queue in queues if queue.registered_name is None and not self._is_empty(queue)):
             config, expected, found = self._config_for(queue)
             if config is None:

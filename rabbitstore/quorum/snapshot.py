@@ -11,6 +11,9 @@ from ..format.terms import Atom, Term
 from ..format.terms_cy import decode
 from . import layout
 from .state_lists import Part, split_state
+from .versions import RULES
+
+_VERSION, _COMPRESSED = b"\x83", b"\x83P"
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,12 @@ class Snapshot:
         return decode(bytes(self.encoded), file=self.file, base=self.at, improper=True)
 
     def split(self) -> tuple[Term, list[list[Part]]]:
-        """Return the state of a quorum queue without its lists of messages, and those; raise `StoreCorrupt`."""
+        """Return the state of a quorum queue without its lists of messages, and those; raise `StoreCorrupt`.
+
+        The lists of headers that older versions have stay in the state.
+        """
+        if self.machine_version in RULES and RULES[self.machine_version].keeps_headers:
+            return self.state, []
         return split_state(self.encoded, self.file, self.at)
 
 
@@ -53,7 +61,25 @@ def read_snapshot(data: memoryview, file: str) -> Snapshot:
     if size > len(data) - start:
         raise StoreCorrupt("snapshot is cut", file=file, offset=head, expected=f"{size} bytes", found=len(data) - start)
     meta = decode(bytes(data[start : start + size]), file=file, base=start, improper=True)
-    return _snapshot(meta, data[start + size :], file, start, start + size)
+    return _snapshot(meta, _plain(data[start + size :], file, start + size), file, start, start + size)
+
+
+def _plain(state: memoryview, file: str, base: int) -> memoryview:
+    """Return a state as ra 2.2 and later write it: before, it is compressed."""
+    head = len(_COMPRESSED) + layout.META_SIZE.size
+    if state[: len(_COMPRESSED)] != _COMPRESSED or len(state) < head:
+        return state
+    size = layout.META_SIZE.unpack_from(state, len(_COMPRESSED))[0]
+    if size > layout.SNAPSHOT_SIZE_MAX:
+        raise StoreCorrupt("state is too large", file=file, offset=base, expected=f"{layout.SNAPSHOT_SIZE_MAX}", found=size)
+    stream = zlib.decompressobj()
+    try:
+        found = stream.decompress(state[head:], size + 1)
+    except zlib.error as error:
+        raise StoreCorrupt("not a compressed term", file=file, offset=base, expected="zlib", found=str(error)) from error
+    if len(found) != size or not stream.eof:
+        raise StoreCorrupt("not a compressed term", file=file, offset=base, expected=f"{size} bytes", found=len(found))
+    return memoryview(_VERSION + found)
 
 
 def _snapshot(meta: Term, state: memoryview, file: str, base: int, state_at: int) -> Snapshot:

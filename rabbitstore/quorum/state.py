@@ -9,14 +9,19 @@ from typing import Any
 from storageio import StoreCorrupt, UnsupportedFormat
 
 from ..format.terms import Atom, Improper
-from .machine import VERSIONS, DeadLetters, Machine, QuorumConsumer, Settings
+from .header_state import FORMS, header_machine
+from .machine import Machine
+from .machine_parts import DeadLetters, QuorumConsumer, Settings
 from .messages import MessageList, QuorumContent
+from .processes import uniform
 from .state_lists import Part
+from .versions import RULES, VERSIONS
 
 _FIELDS = 18
 _INFINITE = "infinity"
 _DISABLED = "disabled"
 _PRIORITY_MAX = 31
+_WITHOUT_INDEX = -1  # of a message that only an older version's snapshot had
 _INDEX_BITS = 44
 _INDEX_MASK = (1 << _INDEX_BITS) - 1
 
@@ -31,16 +36,19 @@ def check_version(version: int, file: str, offset: int = 0) -> None:
 def read_state(term: Any, lists: list[list[Part]], version: int, file: str) -> Machine:
     """Return the machine with a state that `split_state` returned; raise `StoreCorrupt` when the record has another form."""
     check_version(version, file)
-    if not isinstance(term, tuple) or len(term) != _FIELDS or term[0] != "rabbit_fifo":
+    rules = RULES[version]
+    fields = FORMS[version].fields if rules.keeps_headers else _FIELDS
+    if not isinstance(term, tuple) or len(term) != fields or term[0] != "rabbit_fifo":
         found = f"{term[0]} of {len(term)} fields" if isinstance(term, tuple) and term else repr(term)[:40]
-        raise UnsupportedFormat("queue state", file=file, found=found, supported=f"rabbit_fifo of {_FIELDS} fields")
+        raise UnsupportedFormat("queue state", file=file, found=found, supported=f"rabbit_fifo of {fields} fields")
     try:
-        return _machine(term, lists, version)
+        return header_machine(term, version) if rules.keeps_headers else _machine(term, lists, version)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
         raise StoreCorrupt("not a queue state", file=file, offset=0, expected="rabbit_fifo", found=str(error)) from error
 
 
 def _machine(term: Any, lists: list[list[Part]], version: int) -> Machine:
+    rules = RULES[version]
     is_strict = term[2][0] == "pq"
     high, normal, taken = (MessageList(), MessageList(), 0) if is_strict else _messages(term[2], lists)
     machine = Machine(
@@ -51,16 +59,16 @@ def _machine(term: Any, lists: list[list[Part]], version: int) -> Machine:
         strict=_strict(term[2][1], lists) if is_strict else {},
         taken=taken,
         returns=deque(map(_message, _lqueue(term[4]))),
-        enqueuers={pid: int(row[1]) for pid, row in term[6].items()},
-        consumers={key: _consumer(row) for key, row in term[9].items()},
+        enqueuers={uniform(pid): int(row[1]) for pid, row in term[6].items()},
+        consumers={uniform(key): _consumer(row) for key, row in term[9].items()},
         service=_service(term[10]),
         dead=_dead_letters(term[11]),
         ready_bytes=int(term[12]),
-        waiting=[(key, _consumer(row)) for key, row in term[14]],
+        waiting=[(uniform(key), _consumer(row)) for key, row in term[14]],
     )
     if is_strict and (term[17][1][0] or term[1][-1] != _DISABLED):
         machine.unknown = "delayed_retry"
-    if version < 4:
+    if not rules.counts_failures:
         for message in [*machine.returns, *(one for _tag, one in machine.held())]:
             message.acquired = message.delivery_count
     return machine
@@ -132,7 +140,7 @@ def _message(term: Any) -> QuorumContent:
 def _of(items: tuple[Any, ...], tail: Any) -> QuorumContent:
     if len(items) == 2:
         return QuorumContent(int(items[0]), int(items[1]), expiry_ms=int(tail))
-    index = int(*items)
+    index = _WITHOUT_INDEX if items[0] == "undefined" else int(*items)
     if isinstance(tail, int):
         return QuorumContent(index, tail)
     get = {str(name): value for name, value in tail.items()}.get
@@ -149,11 +157,12 @@ def _of(items: tuple[Any, ...], tail: Any) -> QuorumContent:
 
 def _consumer(term: Any) -> QuorumConsumer:
     _name, cfg, status, next_id, held, credit, delivery_count, *_rest = term
-    _cfg, _meta, pid, tag, mode, lifetime, priority, *_rest = cfg
+    _cfg, meta, pid, tag, mode, lifetime, priority, *_rest = cfg
+    prefetch = meta.get(Atom("prefetch"), 0) if isinstance(meta, dict) else 0
     return QuorumConsumer(
         tag,
-        pid,
-        mode if isinstance(mode, tuple) else (mode, 0),
+        uniform(pid),
+        mode if isinstance(mode, tuple) else (mode, prefetch),
         lifetime == "once",
         int(priority),
         int(credit),
@@ -167,8 +176,8 @@ def _consumer(term: Any) -> QuorumConsumer:
 def _service(term: Any) -> dict[int, deque[Any]]:
     """Return the consumers with credit by priority; the record negates priorities."""
     if term[0] == "queue":
-        return {0: deque(_queue(term[1:3]))}
-    return {-int(priority): deque(_queue(part[1:3])) for priority, part in term[1] if priority != _INFINITE}
+        return {0: deque(map(uniform, _queue(term[1:3])))}
+    return {-int(priority): deque(map(uniform, _queue(part[1:3]))) for priority, part in term[1] if priority != _INFINITE}
 
 
 def _dead_letters(term: Any) -> DeadLetters:

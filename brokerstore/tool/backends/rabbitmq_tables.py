@@ -24,7 +24,7 @@ STATS_HEADERS = ("queue", "messages", "bytes", *STATS_KEYS[3:])
 READS = [
     "classic queues of index version 1 (read and written)",
     "classic queues of index version 2 (read and written)",
-    "quorum queues, machine versions 3 to 8 (read, recovered)",
+    "quorum queues, machine versions 0 to 8 (read, recovered)",
     "streams (read, recovered)",
 ]
 NOT_CHECKED = "not checked; run verify"

@@ -12,6 +12,10 @@ from rabbitstore.quorum.wal import WalRecord, WalScan
 SECTOR = 512
 
 
+class MissingFileError(Exception):
+    """The folder has no file of a pattern."""
+
+
 class Node:
     """A node's folder that is damaged, with a seeded choice of the place."""
 
@@ -24,9 +28,10 @@ class Node:
         return sorted(self.path.glob(pattern))
 
     def one(self, pattern: str) -> Path:
-        """Choose a file that is not empty."""
+        """Choose a file that is not empty; raise `MissingFileError` without one."""
         found = [file for file in self.files(pattern) if file.stat().st_size]
-        assert found, pattern
+        if not found:
+            raise MissingFileError(pattern)
         return self.chance.choice(found)
 
     def edit(self, file: Path, at: int, data: bytes) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from .judge import Judge
 
 DEAD = "dead"  # the queue of dead letters
+REFUSED = {"bullseye": ("x-overflow", "x-dead-letter-strategy")}  # by quorum queues of a release
 GETS_MAX = 8
 CONSUMES_MAX = 16
 _PATIENCE_S = 120
@@ -24,13 +25,18 @@ def body(name: str, number: int, size: int) -> bytes:
     return (text * (size // len(text) + 1))[:size]
 
 
-def declare(judge: Judge, names: list[str], chance: random.Random) -> dict[str, dict[str, Any]]:
-    """Declare a queue for each name with random arguments, which are returned; its first letter is that of its type."""
+def declare(judge: Judge, names: list[str], chance: random.Random, suite: str = "") -> dict[str, dict[str, Any]]:
+    """Declare a queue for each name with random arguments, which are returned; its first letter is that of its type.
+
+    Quorum queues have none that the server of `suite` refuses.
+    """
     connection = judge.connect()
     channel = connection.channel()
     channel.queue_declare(DEAD, durable=True)
     arguments = {name: {"c": _classic, "q": _quorum, "s": _stream}[name[0]](chance) for name in names}
     for name, found in arguments.items():
+        for unknown in REFUSED.get(suite, ()) if name[0] == "q" else ():
+            found.pop(unknown, None)
         channel.queue_declare(name, durable=True, arguments=found)
     connection.close()
     time.sleep(_NAMES_SAVED_S)

@@ -1,19 +1,23 @@
 """Servers of four years: their healthy folders are intact, read as the server delivers them, and come through `recover`.
 
 RabbitMQ 4.0.5 runs everywhere; the others, which take a minute each, with BROKERSTORE_JUDGE=all.
+With BROKERSTORE_KEEP=1 folders of 3.8.9 and 3.10.8 replace those of the normal run.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+import tarfile
 
 import pytest
 
 from tests.brokerstore.tool import run
+from tests.rabbitstore.conftest import DATA
 
 from .judge import Judge
 from .server import home_of, why_not
-from .years import SUITES, listed, make_folders, served
+from .years import SUITES, delivered, listed, make_folders, served, write_delivered
 
 pytestmark = pytest.mark.slow
 IN_CI = ("trixie",)
@@ -40,7 +44,34 @@ def year(request, tmp_path_factory):
         judge.server.close()
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
+KEPT = {"bullseye": "rabbitmq38", "bookworm": "rabbitmq310"}
+ENDS = {"SIGTERM": "clean", "SIGKILL": "killed"}
+
+
+@pytest.mark.skipif(os.environ.get("BROKERSTORE_KEEP") != "1", reason="set BROKERSTORE_KEEP=1 to write the archives")
+@pytest.mark.parametrize("how", ENDS)
+def test_archive_of_the_normal_run_is_written(year, how, tmp_path):
+    """The folder, the feature flags and what the server delivers after a start on a copy."""
+    judge, folders = year
+    suite = next(suite for suite in SUITES if home_of(suite) == judge.server.home)
+    if suite not in KEPT:
+        pytest.skip("other archives have this release")
+    folder = folders[how]
+    shutil.copytree(folder.path, tmp_path / "node")
+    shutil.copy(f"{folder.path}-feature_flags", tmp_path / "feature_flags")
+    judge.put_back(folder.path)
+    assert not judge.start()
+    try:
+        counts = {name: len(rows) for name, rows in listed(folder.path, folder.queues).items()}
+        write_delivered(tmp_path / "delivered.json", SUITES[suite], delivered(judge, folder.queues, counts))
+    finally:
+        judge.kill()
+    with tarfile.open(DATA / f"{KEPT[suite]}-{ENDS[how]}.tar.xz", "w:xz") as archive:
+        for name in ("node", "feature_flags", "delivered.json"):
+            archive.add(tmp_path / name, name)
+
+
+@pytest.mark.parametrize("how", ENDS)
 def test_a_healthy_folder_of_every_release_year_is_served_after_recover(year, how):
     """`verify` is 0, `dump` lists what the server delivers, and after `recover --apply` it delivers the same."""
     judge, folders = year

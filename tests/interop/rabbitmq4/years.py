@@ -22,7 +22,8 @@ from .judge import Judge
 from .programs import body
 
 SUITES = {"bullseye": "3.8.9", "bookworm": "3.10.8", "trixie": "4.0.5", "sid": "4.3.6"}
-WITH_LOGS = ("trixie", "sid")  # whose quorum queues and streams are read
+WITHOUT_STREAMS = ("bullseye",)
+LOST_BY_START = ("q.\u00e4", "q.\u00fc")  # by 3.8: it writes these names in a form that it cannot read
 DEAD = "dead"
 UMLAUT, CYRILLIC, EMOJI = "c.\u00e4\u00fc", "c.\u0416", "c.\U0001f407"
 SIZES = (60, 5000, 300, 9000)
@@ -45,6 +46,7 @@ LOGGED: dict[str, dict[str, Any]] = {
     "s.plain": {"x-queue-type": "stream"},
     "s.\u00e4\u0416": {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 20_000},
 }
+VERSION_2 = {"c.two": {"x-queue-version": 2}, "c.two.work": {"x-queue-version": 2} | DEAD_LETTERS}
 HEADERS = {
     "text": "\u00e4\u0416", "number": 42, "long": 2**40, "negative": -5, "yes": True, "none": None, "bytes": b"\0\xff\1",
     "list": [1, "two", {"three": 3}], "table": {"x": {"y": [True, None]}}, "time": datetime.datetime(2024, 1, 2, 3, 4, 5),
@@ -72,9 +74,10 @@ class Folder(NamedTuple):
 
 def queues_of(suite: str) -> dict[str, dict[str, Any]]:
     """Return the queues of a release with their arguments."""
-    if suite == "bookworm":
-        return CLASSIC | {"c.two": {"x-queue-version": 2}, "c.two.work": {"x-queue-version": 2} | DEAD_LETTERS}
-    return CLASSIC | LOGGED if suite in WITH_LOGS else CLASSIC
+    logged = LOGGED
+    if suite in WITHOUT_STREAMS:
+        logged = {name: found for name, found in LOGGED.items() if name[0] == "q" and name not in LOST_BY_START}
+    return CLASSIC | logged | (VERSION_2 if suite == "bookworm" else {})
 
 
 def make_folders(judge: Judge, suite: str, above: Path) -> dict[str, Folder]:
@@ -204,12 +207,13 @@ def _plain(message_id: str, content: bytes) -> Row:
     return Row(message_id, content, False, "", "", "")
 
 
-def listed(node: Path, queues: dict[str, dict[str, Any]]) -> dict[str, list[Row]]:
-    """Return what `dump` lists of each queue, without what a server drops: transient and expired messages."""
+def listed(node: Path, queues: dict[str, dict[str, Any]], now_us: int = 0) -> dict[str, list[Row]]:
+    """Return what `dump` lists of each queue, without what a server drops at a time: transient and expired messages."""
     found: dict[str, list[Row]] = {name: [] for name in queues}
-    now_us = time.time_ns() // 1000
+    now_us = now_us or time.time_ns() // 1000
     for one in run("dump", "--json", node).lines:
-        if one.get("acked") or not one.get("persistent", True) or 0 < (one.get("expiry_us") or 0) < now_us:
+        is_kept = one.get("persistent", True) or "state" in one  # by quorum queues, whatever the mode
+        if one.get("acked") or not is_kept or 0 < (one.get("expiry_us") or 0) < now_us:
             continue
         properties, content = one["properties"], base64.b64decode(one["body_base64"])
         message_id = properties.get("message_id", "")
@@ -217,6 +221,23 @@ def listed(node: Path, queues: dict[str, dict[str, Any]]) -> dict[str, list[Row]
         is_stream = queues.get(one["queue"], {}).get("x-queue-type") == "stream"
         found.setdefault(one["queue"], []).append(_plain(message_id, content) if is_stream else row)
     return found
+
+
+def write_delivered(file: Path, release: str, found: dict[str, list[Row] | str]) -> None:
+    """Save what a server delivered of each queue, and when."""
+    rows = {
+        name: got if isinstance(got, str) else [row._asdict() | {"body": row.body.hex()} for row in got]
+        for name, got in found.items()
+    }
+    text = {"release": release, "made_us": time.time_ns() // 1000, "queues": rows}
+    file.write_text(json.dumps(text, ensure_ascii=False))
+
+
+def read_delivered(file: Path) -> tuple[int, dict[str, list[Row]]]:
+    """Return when a server delivered what."""
+    found = json.loads(file.read_text())
+    rows = found["queues"].items()
+    return found["made_us"], {name: [Row(**row | {"body": bytes.fromhex(row["body"])}) for row in got] for name, got in rows}
 
 
 def served(

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from rabbitstore.format.terms import FALSE, TRUE, UNDEFINED, Atom, CharList, Opaque
-from rabbitstore.quorum.machine import Machine, MessageInfo, Settings
+from rabbitstore.quorum.machine import Machine, MessageInfo
+from rabbitstore.quorum.machine_parts import Settings
 from rabbitstore.quorum.state import _strict
 
 NODE, OTHER = b"w\x09a@nowhere", b"w\x09b@nowhere"
@@ -349,9 +350,12 @@ def test_a_restart_ends_first_the_processes_that_a_leader_knows(is_known: bool, 
     assert [message.acquired for message in found] == counts
 
 
-@pytest.mark.parametrize(("version", "counts"), [(5, [1, 1, 1]), (8, [1, 1, 0])])
+@pytest.mark.parametrize(("version", "counts"), [(5, [1, 1, 1]), (8, [])])
 def test_a_restart_reactivates_the_consumer_that_was_being_replaced(version: int, counts: list[int]) -> None:
-    """The start first finds its node up, and before version 8 the consumer gets what is ready before it is found to be down."""
+    """The start first finds its node up, and before version 8 the consumer gets what is ready before it is found to be down.
+
+    In version 8 it waits again after its last return, though its process has ended, and it alone gets the messages.
+    """
     queue = Queue(version, is_single_active=True)
     first = queue.consume(10, process(3), b"1")
     queue.send(2)
