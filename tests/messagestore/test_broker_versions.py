@@ -131,6 +131,7 @@ def test_long_topics_are_refused_for_a_broker_that_cannot_read_them(tmp_path: Pa
 
 
 def test_unknown_version_is_an_invalid_setting() -> None:
+    """The error lists the versions that are known."""
     with pytest.raises(InvalidSetting, match=r"broker_version is '5\.2\.0'; expected one of 4\.9\.7, 5\.3\.3"):
         StoreConfig(broker_version="5.2.0")
 
