@@ -49,7 +49,7 @@ ANSWERS = [
     "consumeMessage STORE -t EVIL -i 0", "queryCq STORE -t EVIL -q 0 -i 0", "topicStatus STORE -t EVIL",
     "info VHOST", "ls VHOST", "dump VHOST", "get VHOST --queue EVIL --offset 0", "query VHOST EVIL EVIL", "query VHOST no EVIL",
     "tail VHOST", "top VHOST", "stats VHOST", "verify VHOST", "recover VHOST", "offsets show VHOST", "rebuild VHOST index",
-    "info MISSING", "info EVIL", "EVIL", "info STORE --EVIL", "info STORE --vhost EVIL", "info NODE",
+    "info MISSING", "info EVIL", "EVIL", "info STORE --EVIL", "info STORE --vhost EVIL", "info NODE", "definitions NODE",
     "export STORE --out EVIL/EVIL", "report STORE --out EVIL/EVIL",
 ]  # fmt: skip
 PAGES = ["export STORE", "export STORE --to csv", "export VHOST", "export VHOST --to csv", "report STORE", "report VHOST",
