@@ -356,17 +356,18 @@ class MessageStore(LookupMethods, Closing):
         return append_data(self._engine, physical_offset, data)
 
     def copy_topics(
-        self, path: str | os.PathLike[str], topics: Sequence[str], config: StoreConfig | None = None, *,
+        self, path: str | os.PathLike[str], topics: Sequence[str] | None = None, config: StoreConfig | None = None, *,
         progress: Callable[[int], None] | None = None,
     ) -> Copied:  # fmt: skip
         """Copy topics into a new store at `path`: messages with their offsets and times, topic settings, and group offsets.
 
-        `config` may have other file sizes.  Raises `InvalidMessage` for a topic that does not exist, `UnknownStore` if there
-        is a store already, `DiskError` if the copy could not be synced.
+        Without `topics` all are copied, with the progress of delays, timers and transactions, and every group.  `config` may
+        have other file sizes.  Raises `InvalidMessage` for a topic that does not exist, `UnknownStore` if there is a store
+        already, `DiskError` if the copy could not be synced.
         """
         given = self._engine.config if config is None else settings_or_default(config, StoreConfig, "config")
         self._engine.settle()
-        check_topics(self._engine, topics)
+        check_topics(self._engine, topics or ())
         clock = CopyClock()
         requested = given.but(
             deliver_delayed=False, broker_role=Role.ASYNC_MASTER, store_path_commit_log=None,

@@ -120,6 +120,17 @@ class RocketmqFolder:
         self.require_store()
         return MessageStore.open(self.target.path, "r", self.config())
 
+    def open_to_copy(self) -> MessageStore:
+        """Open the store for reading the whole log; its queues may be in RocksDB, because a copy derives them from the log."""
+        if self.facts.kind is not FolderKind.ROCKSDB:
+            return self.open_store()
+        from messagestore import MessageStore
+        from messagestore.engine import Engine
+
+        engine = Engine(self.target.path, self.config(), REAL_DISK, None, writable=False)
+        engine.undispatched.is_reported = True  # the units are in RocksDB
+        return MessageStore(engine)
+
     @contextmanager
     def queues(self) -> Iterator[ConsumeQueues]:
         """Yield the queues in files, opened for reading."""

@@ -47,16 +47,16 @@ def copy(
     from brokerstore.identify import FolderKind
     from brokerstore.write_target import check_write_target
 
-    backend.require_index_layout()
+    backend.require_index_layout(has_rocksdb=True)
     check_write_target(new, FolderKind.ROCKETMQ)
     given: dict[str, Any] = {name.removeprefix("new_"): value for name, value in sizes.items() if value is not None}
-    with backend.open_store() as store:
-        incomplete = backend.incomplete_keys(store)
+    with backend.open_to_copy() as store:
+        incomplete = backend.incomplete_keys(store) if backend.facts.is_store else {}  # RocksDB has the queues
         chosen = list(topics) if not every else store.topics()
         config = store.config.but(**given) if given else None
         total = sum(store.max_offset(topic, queue_id) for topic in chosen for queue_id in store.queue_ids(topic))
         with progress("copy", total, quiet=quiet, is_bytes=False) as advance, _named_topic(chosen), _whole_or_nothing(new):
-            done = store.copy_topics(new, chosen, config, progress=advance)
+            done = store.copy_topics(new, None if every else chosen, config, progress=advance)
     facts = {"topics": done.topics, "messages": done.messages, "groups": done.groups} | incomplete
     topics_text, groups_text = count_text(len(done.topics), "topic"), count_text(len(done.groups), "group")
     text = f"Copied {count_text(done.messages, 'message')} of {topics_text} and the offsets of {groups_text} to {new}"
