@@ -32,7 +32,7 @@ from . import administration
 from .administration import OffsetTarget
 from .broker.config.topics import needs_entry
 from .broker.services.copying import Copied, CopyClock, check_topics, copy_topics
-from .broker.services.half_messages import HalfMessage
+from .broker.services.half_messages import HalfMessage, undecided
 from .broker.services.replication import append_data, read_log_bytes
 from .broker.services.transactions import Decide, Transaction
 from .broker.services.wire_batch import decode_wire_batch
@@ -304,9 +304,18 @@ class MessageStore(LookupMethods, Closing):
             return self._engine.transactions.begin(message, queue_id, producer_group)
 
     def undecided_transactions(self, older_than_ms: int = 0) -> list[HalfMessage]:
-        """Return prepared messages that nobody committed or rolled back, oldest first, also those from before a restart."""
-        self._rules.must_write()
-        return self._engine.transactions.undecided(older_than_ms)
+        """Return prepared messages that nobody committed or rolled back, oldest first, also those from before a restart.
+
+        Without those born less than `older_than_ms` milliseconds ago.  A store opened with "r" is read again at each call, with
+        the rows of a broker that keeps open transactions in RocksDB; raises `MissingExtra` if the package for that is missing.
+        """
+        self._engine.check_open()
+        if self._engine.writable:
+            return self._engine.transactions.undecided(older_than_ms)
+        self._engine.refresh()
+        self._discover()
+        newest_ms = self._engine.now_ms() - older_than_ms
+        return [half for half in undecided(self._engine) if older_than_ms <= 0 or half.message.born_timestamp_ms <= newest_ms]
 
     def commit_transaction(self, half: HalfMessage) -> PutResult:
         """Commit a message that `undecided_transactions` returned."""

@@ -120,8 +120,9 @@ class RocketmqFolder:
         self.require_store()
         return MessageStore.open(self.target.path, "r", self.config())
 
-    def open_to_copy(self) -> MessageStore:
-        """Open the store for reading the whole log; its queues may be in RocksDB, because a copy derives them from the log."""
+    def open_log_reader(self) -> MessageStore:
+        """Open the store for what needs its log and configuration, as a copy does; its queues may be in RocksDB."""
+        self.require_store(has_rocksdb=True)
         if self.facts.kind is not FolderKind.ROCKSDB:
             return self.open_store()
         from messagestore import MessageStore

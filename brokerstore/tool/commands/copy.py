@@ -50,7 +50,7 @@ def copy(
     backend.require_index_layout(has_rocksdb=True)
     check_write_target(new, FolderKind.ROCKETMQ)
     given: dict[str, Any] = {name.removeprefix("new_"): value for name, value in sizes.items() if value is not None}
-    with backend.open_to_copy() as store:
+    with backend.open_log_reader() as store:
         incomplete = backend.incomplete_keys(store) if backend.facts.is_store else {}  # RocksDB has the queues
         chosen = list(topics) if not every else store.topics()
         config = store.config.but(**given) if given else None
