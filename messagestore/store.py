@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from commitlog import Message, PutResult, PutStatus, StoredMessage, offsets_and_data
+from commitlog.compression import decompress
 from commitlog.layout import FOREVER_MS
 from commitlog.status import FINAL
 from commitlog.topic_names import DEAD_PREFIX, RETRY_PREFIX
@@ -40,7 +41,6 @@ from .config import Role, StoreConfig
 from .engine import Engine
 from .folder import FolderFacts
 from .read._lookup_cy import LookupMethods
-from .read.compression import decompress
 from .read.consumer import Consumer
 from .read.delivery_rules import DeliveryRules
 from .read.follower import Follower, LogFollower, OwnFollower

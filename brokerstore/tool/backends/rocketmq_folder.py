@@ -5,7 +5,7 @@ The engine is imported where it is needed: `info` answers within 150 ms.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from brokerstore.identify import FolderKind
 from commitlog import whole_end
 from commitlog.walk import LogFiles, Piece, Step
 from messagestore.folder import FolderFacts
-from storageio import REAL_DISK, InvalidMessage, UnknownStore
+from storageio import REAL_DISK, InvalidMessage, StoreCorrupt, UnknownStore
 from storageio.ahead import one_ahead
 from storebytes.finding import Finding
 
@@ -51,6 +51,7 @@ class RocketmqFolder:
         self.facts = target.facts
         self.problems: list[Finding] = []
         self.shows_fillers = False
+        self.decodes = False
         self._fillers = 0
         self.is_incomplete = False  # whether an answer may lack messages
 
@@ -180,6 +181,21 @@ class RocketmqFolder:
             left -= len(part.positions)
             yield part
         self._fillers += left
+
+    def decoded(self, messages: Iterable[StoredMessage]) -> Iterator[StoredMessage]:
+        """Yield messages as `--decode` shows them; one that cannot be decoded is a problem, and stays as it is stored."""
+        if not self.decodes:
+            yield from messages
+            return
+        from messagestore.read.decoded import decoded
+
+        for message in messages:
+            try:
+                yield from decoded(message)
+            except StoreCorrupt as error:
+                expected, found = str(error.expected), f"{error.reason}: {error.found}"
+                self.add(Finding(self.target.path, message.physical_offset, "bad_compression", expected, found))
+                yield message
 
     def accepts(self, message: StoredMessage) -> bool:
         """Return whether a record is a message, or fillers are shown; count those that are left out."""
