@@ -723,29 +723,10 @@ class StoredMessage:
         return encode_message_id(self.store_host_bytes, self.physical_offset)
 
     def decoded_body(self) -> bytes:
-        """Return the body as its producer passed it: decompressed if the system flag says so, else the same object.
-
-        Raises `StoreCorrupt` for bytes that do not match the flag or exceed 64 MiB decompressed, and `MissingExtra` if LZ4 or
-        Zstandard is not installed.
-        """
+        """Return the body, decompressed if the system flag says so, with the errors of `commitlog.compression.decompress`."""
         from commitlog.compression import decompress  # zlib is seldom needed
 
         return decompress(self.body, self.sys_flag, offset=self.physical_offset)
-
-    def but(self, body: bytes, sys_flag: int, flag: int, properties_raw: bytes, queue_offset: int) -> StoredMessage:
-        """Return a copy with another content, as of a decoded body or of one message of a batch."""
-        made: StoredMessage = StoredMessage.__new__(StoredMessage)
-        made.topic, made.body, made.properties_raw = self.topic, body, properties_raw
-        made.size, made.magic, made.body_crc = self.size, self.magic, self.body_crc
-        made.queue_id, made.flag, made.sys_flag = self.queue_id, flag, sys_flag
-        made.reconsume_times, made.queue_offset, made.physical_offset = self.reconsume_times, queue_offset, self.physical_offset
-        made.born_timestamp_ms, made.born_port = self.born_timestamp_ms, self.born_port
-        made.store_timestamp_ms, made.store_port = self.store_timestamp_ms, self.store_port
-        made.prepared_transaction_offset = self.prepared_transaction_offset
-        made._born_high, made._born_low = self._born_high, self._born_low
-        made._store_high, made._store_low = self._store_high, self._store_low
-        made._properties, made._was_read = None, False
-        return made
 
     def to_message(self) -> Message:
         """Return a message for another put, with the same raw properties, times and hosts."""

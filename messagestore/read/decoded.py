@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from commitlog import StoredMessage
+from commitlog._scan_cy import with_content
 from commitlog.layout import COMPRESSED, COMPRESSION_MASK, INNER_BATCH, NEED_UNWRAP
 from storageio import InvalidMessage, StoreCorrupt
 
@@ -28,7 +29,7 @@ def decoded(message: StoredMessage) -> list[StoredMessage]:
         return [message]
     body, sys_flag = message.decoded_body(), message.sys_flag & ~DECODED
     if not message.sys_flag & INNER_BATCH:
-        return [message.but(body, sys_flag, message.flag, message.properties_raw, message.queue_offset)]
+        return [with_content(message, body, sys_flag, message.flag, message.properties_raw, message.queue_offset)]
     try:
         members = decode_wire_batch(message.topic, message.queue_id, body, b"")
     except InvalidMessage as error:
@@ -38,6 +39,6 @@ def decoded(message: StoredMessage) -> list[StoredMessage]:
     base = message.all_properties.get(INNER_BASE, "")
     first = int(base) if base.isascii() and base.isdecimal() and len(base) < 19 else message.queue_offset
     return [
-        message.but(member.body, sys_flag, member.flag, member.properties_raw or b"", first + number)
+        with_content(message, member.body, sys_flag, member.flag, member.properties_raw or b"", first + number)
         for number, member in enumerate(members)
     ]

@@ -16,7 +16,7 @@ from commitlog import compression, open_log
 from commitlog.compression import Compression, compression_of, decompress
 from storageio import MissingExtra, StoreCorrupt
 
-from .support import BROKERS
+from tests.messagestore.support import BROKERS
 
 TEXT = b"the same words again and again, " * 400
 PACKED = {
