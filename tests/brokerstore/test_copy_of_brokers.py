@@ -71,6 +71,16 @@ def test_tables_of_consumers_are_copied_with_all(fixture_store: Any, tmp_path: P
         assert run("verify", new).code == 0
 
 
+def test_pop_state_in_rocksdb_is_reported_as_not_copied(fixture_store: Any, tmp_path: Path) -> None:
+    """What its consumers have in hand is in no other file; the copy itself is complete otherwise."""
+    old = fixture_store("broker-pop", own=True).store
+    assert "kvStore" not in run("copy", old, "--to", tmp_path / "without", "--all").talk
+    (old / "kvStore").mkdir()
+    (old / "kvStore" / "CURRENT").write_text("MANIFEST-000001\n")
+    ran = run("copy", old, "--to", tmp_path / "new", "--all")
+    assert (ran.code, "not copied: kvStore" in ran.talk) == (0, True)
+
+
 def test_timers_of_topics_that_are_not_copied_stay_delivered(fixture_store: Any, tmp_path: Path) -> None:
     """Their deliveries are not in the copied log; a topic may have been deleted since."""
     old, new = fixture_store("broker-live").store, tmp_path / "new"

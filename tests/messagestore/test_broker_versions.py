@@ -301,7 +301,7 @@ def test_killed_queues_in_rocksdb_are_one_finding(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["rocket497", "rocket551", "rocksdbstore551", "rocksqueues551", "combined551", "dledger551"])
 def test_undecided_transactions_are_those_that_no_op_record_names(tmp_path: Path, name: str) -> None:
-    """Of nine prepared messages every third was left undecided, whether their queue is in files or in RocksDB."""
+    """Each third of nine prepared messages was left undecided; their queue is in files or in RocksDB."""
     pytest.importorskip("rocksdict")
     store, _ = folder_of(name, tmp_path)
     named: set[int] = set()

@@ -5,6 +5,7 @@ The engine is imported where it is needed: `info` answers within 150 ms.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -72,10 +73,21 @@ class RocketmqFolder:
         if not facts.log_folders:
             kind = facts.kind.value
             missing = UnknownStore(f"{facts.path}: a {kind} folder without its commitlog folder (--commitlog names another)")
-            missing.add_note(f"run: brokerstore verify {quote(facts.path)}  (shows what is missing)")
+            missing.add_note(self.with_all_logs() or f"run: brokerstore verify {quote(facts.path)}  (shows what is missing)")
             raise missing
         size = self.target.settings.get("mapped_file_size_commit_log")
         return facts.files(size, whole_end(REAL_DISK, facts.log_folders, size) if facts.is_in_use else None)
+
+    def with_all_logs(self) -> str:
+        """Return the command that reads the log with the folders beside it that have more of its files; "" without any.
+
+        They are named and not read: a broker's configuration alone tells which folders belong to its log.
+        """
+        found = self.facts.contents.log_parts
+        if self.target.settings.get("store_path_commit_log") or not found:
+            return ""
+        folders = ",".join(os.path.join(self.facts.path, name) for name in found)
+        return f"run: brokerstore info {quote(self.facts.path)} --commitlog {quote(folders)}  (the log is in several folders)"
 
     def log_size(self) -> int:
         """Return the bytes of the log's files, 0 without a log folder."""

@@ -11,12 +11,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from commitlog import StoredMessage
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK
 from commitlog.topic_names import HALF_TOPIC, OP_TOPIC
-from consumequeue import Unit
+from consumequeue import ConsumeQueue
 
 from ...folder_contents import queues_databases
 from ...property_names import (
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 NOWHERE = -1
 OFFSETS_MAX = 1 << 16  # offsets read from one op record
 FIRST_COPY = "TRAN_PREPARED_QUEUE_OFFSET"  # property: a broker put it again before it was old enough to be checked
+AnyQueue = ConsumeQueue | RocksdbQueue
 Family = tuple[str, int]  # transaction id and time born, which a half message, its copies and its committed message share
 
 
@@ -92,24 +93,6 @@ class OpRecord(NamedTuple):
     end_offset: int  # physical offset behind the record
 
 
-class _Queue(Protocol):
-    """A queue, in files or in RocksDB."""
-
-    @property
-    def min_offset(self) -> int:
-        """Return the offset of the first unit."""
-
-    @property
-    def max_offset(self) -> int:
-        """Return the offset of the next message."""
-
-    def unit(self, queue_offset: int) -> Unit | None:
-        """Return a unit; None if there is none."""
-
-    def units(self, start: int) -> Iterator[tuple[int, Unit]]:
-        """Yield offset and unit from an offset on."""
-
-
 def undecided(parts: StoreParts) -> list[HalfMessage]:
     """Return the half messages that nobody decided, oldest first, of a store that may be open for reading only.
 
@@ -126,7 +109,7 @@ def undecided(parts: StoreParts) -> list[HalfMessage]:
     return [half for _, half in sorted((in_queue | in_rows).items())]
 
 
-def half_messages(parts: StoreParts, queue: _Queue | None, start: int) -> Iterator[HalfMessage]:
+def half_messages(parts: StoreParts, queue: AnyQueue | None, start: int) -> Iterator[HalfMessage]:
     """Yield the half messages from a queue offset on."""
     for position, unit in queue.units(start) if queue is not None else ():
         message = parts.log.message_at(unit.physical_offset)
@@ -134,7 +117,7 @@ def half_messages(parts: StoreParts, queue: _Queue | None, start: int) -> Iterat
             yield HalfMessage(position, message)
 
 
-def op_records(parts: StoreParts, queue: _Queue | None, since_ms: int) -> list[OpRecord]:
+def op_records(parts: StoreParts, queue: AnyQueue | None, since_ms: int) -> list[OpRecord]:
     """Return the op records stored at or after a time, in queue order."""
     found: list[OpRecord] = []
     for position in range(queue.max_offset - 1, queue.min_offset - 1, -1) if queue is not None else ():
@@ -149,9 +132,11 @@ def op_records(parts: StoreParts, queue: _Queue | None, since_ms: int) -> list[O
 
 
 @contextmanager
-def _queues(parts: StoreParts) -> Iterator[tuple[_Queue | None, _Queue | None]]:
+def _queues(parts: StoreParts) -> Iterator[tuple[AnyQueue | None, AnyQueue | None]]:
     """Yield the queues of half messages and of op records, from RocksDB if they are only there."""
-    found = parts.lookup.get(HALF_TOPIC, 0), parts.lookup.get(OP_TOPIC, 0)
+    for topic in (HALF_TOPIC, OP_TOPIC):
+        parts.lookup.get(topic, 0)  # of a reader, updates the queue
+    found = parts.queues.get(HALF_TOPIC, 0), parts.queues.get(OP_TOPIC, 0)
     databases = queues_databases(parts.disk, parts.paths.root) if found == (None, None) else []
     if not databases:
         yield found
@@ -162,7 +147,7 @@ def _queues(parts: StoreParts) -> Iterator[tuple[_Queue | None, _Queue | None]]:
 
 
 def read_transactions(
-    parts: StoreParts, half_queue: _Queue | None, op_queue: _Queue | None
+    parts: StoreParts, half_queue: AnyQueue | None, op_queue: AnyQueue | None
 ) -> tuple[list[HalfMessage], list[OpRecord], dict[int, int]]:
     """Return the half messages from the group's offset on, the op records about them, and what `decided` returns."""
     start = parts.consumer_offsets().get(HALF_TOPIC, TRANSACTION_GROUP, 0) or 0
@@ -186,7 +171,7 @@ def _offsets(body: bytes) -> list[int]:
     return [int(part) for part in parts if part.isdigit() and len(part) < 19]
 
 
-def decided(parts: StoreParts, queue: _Queue | None, halves: list[HalfMessage], ops: list[OpRecord]) -> dict[int, int]:
+def decided(parts: StoreParts, queue: AnyQueue | None, halves: list[HalfMessage], ops: list[OpRecord]) -> dict[int, int]:
     """Return, for each decided half message, its queue offset and the physical end of the record that proves the decision."""
     shown: dict[int, int] = {offset: op.end_offset for op in ops for offset in op.half_offsets}
     by_family: dict[Family, list[tuple[HalfMessage, int]]] = {}
@@ -236,7 +221,7 @@ def _are_copies(one: HalfMessage, other: HalfMessage) -> bool:
     return is_put_back or one.check_times != other.check_times
 
 
-def _named(parts: StoreParts, queue: _Queue | None, halves: list[HalfMessage], offsets: list[int]) -> Iterator[HalfMessage]:
+def _named(parts: StoreParts, queue: AnyQueue | None, halves: list[HalfMessage], offsets: list[int]) -> Iterator[HalfMessage]:
     """Yield the half messages that op records name, including those before the given ones."""
     known = {half.queue_offset: half for half in halves}
     for offset in offsets:
