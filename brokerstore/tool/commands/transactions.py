@@ -32,7 +32,7 @@ HEADERS = ("at", "topic/queue", "prepared (UTC)", "age", "checks", "producer gro
     help="Only those that were prepared at least so long ago.",
 )  # fmt: skip
 def transactions(backend: RocketmqFolder, as_json: bool, older_than_s: float) -> int:
-    """List transactions that are neither committed nor rolled back.
+    """List transactions that nobody has decided.
 
     Each row has the offset of the half message, where a commit would put it, its age, how often its producer was asked, and the
     producer group that can decide it.
