@@ -722,6 +722,12 @@ class StoredMessage:
         """The offset id of the record."""
         return encode_message_id(self.store_host_bytes, self.physical_offset)
 
+    def decoded_body(self) -> bytes:
+        """Return the body, decompressed if the system flag says so, with the errors of `commitlog.compression.decompress`."""
+        from commitlog.compression import decompress  # zlib is seldom needed
+
+        return decompress(self.body, self.sys_flag, offset=self.physical_offset)
+
     def to_message(self) -> Message:
         """Return a message for another put, with the same raw properties, times and hosts."""
         return Message(

@@ -580,3 +580,21 @@ def column_of(column: Any, item_size: int) -> memoryview:
     ):
         raise ValueError(f"a contiguous writable column of {item_size}-byte integers is wanted")
     return view
+
+
+def with_content(
+    message: StoredMessage, body: bytes, sys_flag: int, flag: int, properties_raw: bytes, queue_offset: int
+) -> StoredMessage:
+    """Return a copy of a message with another content: that of a decoded body, or of one message of a batch."""
+    made: StoredMessage = StoredMessage.__new__(StoredMessage)
+    made.topic, made.body, made.properties_raw = message.topic, body, properties_raw
+    made.size, made.magic, made.body_crc = message.size, message.magic, message.body_crc
+    made.queue_id, made.flag, made.sys_flag = message.queue_id, flag, sys_flag
+    made.reconsume_times, made.queue_offset = message.reconsume_times, queue_offset
+    made.physical_offset, made.prepared_transaction_offset = message.physical_offset, message.prepared_transaction_offset
+    made.born_timestamp_ms, made.born_port = message.born_timestamp_ms, message.born_port
+    made.store_timestamp_ms, made.store_port = message.store_timestamp_ms, message.store_port
+    made._born_high, made._born_low = message._born_high, message._born_low
+    made._store_high, made._store_low = message._store_high, message._store_low
+    made._properties, made._was_read = None, False
+    return made

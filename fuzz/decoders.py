@@ -11,6 +11,7 @@ from commitlog._message_cy import decode_properties
 from commitlog._record_cy import check, is_protected
 from commitlog._scan_cy import Reader, find_record, scan
 from commitlog.checks import CHECK_ALL
+from commitlog.compression import decompress
 from commitlog.hosts import decode_host
 from consumequeue._units_cy import count_below, count_new, count_repeated, count_valid
 from fuzz import link_frames, node_files, stores
@@ -19,7 +20,6 @@ from indexfile.layout import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE
 from messagestore.broker.config import fast_json
 from messagestore.checkpoint import decode as decode_checkpoint
 from messagestore.derive._dispatch_cy import Dispatcher
-from messagestore.read.compression import decompress
 from rabbitstore.format import properties as blocks
 from rabbitstore.format import tables, terms_cy
 from rabbitstore.format.content import decode_content

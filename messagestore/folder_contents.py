@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from enum import Enum
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 from commitlog.entry_layout import ENTRY_BODY_SIZE_AT, ENTRY_HEADER_SIZE, ENTRY_MAGIC, ENTRY_SIZE_AT
@@ -19,6 +20,7 @@ from storebytes.folder_kind import FolderKind
 COMPACTION = "compaction"
 ROCKSDB_STORE = "rocksdbstore"  # since 5.4.0, empty unless an option puts index, timers or transactions there
 LOG = "commitlog"
+NAME_LENGTH = 20  # digits of a log file's name
 WHEEL_SNAPSHOT = "timerwheel."  # before the position in the timer log
 _ROCKSDB_FOLDERS = ("consumequeue_rocksdb", "consumequeue")  # the second if the broker keeps both kinds in one folder
 ROCKSDB = "RocksDB database"
@@ -95,6 +97,20 @@ class FolderContents:
         if entry is None or entry.kind is Kind.FILE:
             return False
         return entry.kind is Kind.FOLDER or is_folder(self.disk, os.path.join(self.root, name))
+
+    @cached_property
+    def log_parts(self) -> list[str]:
+        """The names of the folders that hold a log together, as with several paths in storePathCommitLog; else none.
+
+        They lie side by side, all files have one size, no name occurs twice, and the files of all leave no hole.
+        """
+        names = [name for name in sorted(self.entries) if name == LOG or ("/" not in name and name not in _KNOWN)]
+        files = {name: _log_files(self.disk, os.path.join(self.root, name)) for name in names if self.has_folder(name)}
+        parts = {name: found for name, found in files.items() if found}
+        starts = sorted(start for found in parts.values() for start in found)
+        sizes = {size for found in parts.values() for size in found.values()}
+        is_whole = len(sizes) == 1 and all(after - before in sizes for before, after in pairwise(starts))
+        return list(parts) if set(parts) - {LOG} and is_whole else []
 
     def has_rocksdb(self, name: str) -> bool:
         """Return whether an entry is a RocksDB database."""
@@ -211,6 +227,14 @@ def has_rocksdb(disk: Disk, folder: str) -> bool:
     """
     entry = disk.stat(os.path.join(folder, "CURRENT"))
     return entry is not None and entry.kind is not Kind.FOLDER
+
+
+def _log_files(disk: Disk, path: str) -> dict[int, int]:
+    """Return the sizes of a folder's files by the log offsets in their names; nothing if one has another name."""
+    found = {entry.name: entry.size_bytes for entry in disk.list(path) if entry.kind is Kind.FILE}
+    if not all(len(name) == NAME_LENGTH and name.isascii() and name.isdecimal() for name in found):
+        return {}
+    return {int(name): size for name, size in found.items()}
 
 
 def queues_databases(disk: Disk, root: str) -> list[str]:

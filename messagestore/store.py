@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from commitlog import Message, PutResult, PutStatus, StoredMessage, offsets_and_data
+from commitlog.compression import decompress
 from commitlog.layout import FOREVER_MS
 from commitlog.status import FINAL
 from commitlog.topic_names import DEAD_PREFIX, RETRY_PREFIX
@@ -32,7 +33,7 @@ from . import administration
 from .administration import OffsetTarget
 from .broker.config.topics import needs_entry
 from .broker.services.copying import Copied, CopyClock, check_topics, copy_topics
-from .broker.services.half_messages import HalfMessage
+from .broker.services.half_messages import HalfMessage, undecided
 from .broker.services.replication import append_data, read_log_bytes
 from .broker.services.transactions import Decide, Transaction
 from .broker.services.wire_batch import decode_wire_batch
@@ -40,7 +41,6 @@ from .config import Role, StoreConfig
 from .engine import Engine
 from .folder import FolderFacts
 from .read._lookup_cy import LookupMethods
-from .read.compression import decompress
 from .read.consumer import Consumer
 from .read.delivery_rules import DeliveryRules
 from .read.follower import Follower, LogFollower, OwnFollower
@@ -304,9 +304,18 @@ class MessageStore(LookupMethods, Closing):
             return self._engine.transactions.begin(message, queue_id, producer_group)
 
     def undecided_transactions(self, older_than_ms: int = 0) -> list[HalfMessage]:
-        """Return prepared messages that nobody committed or rolled back, oldest first, also those from before a restart."""
-        self._rules.must_write()
-        return self._engine.transactions.undecided(older_than_ms)
+        """Return prepared messages that nobody committed or rolled back, oldest first, also those from before a restart.
+
+        Without those born less than `older_than_ms` milliseconds ago.  A store opened with "r" is read again at each call, with
+        the rows of a broker that keeps open transactions in RocksDB; raises `MissingExtra` if the package for that is missing.
+        """
+        self._engine.check_open()
+        if self._engine.writable:
+            return self._engine.transactions.undecided(older_than_ms)
+        self._engine.refresh()
+        self._discover()
+        newest_ms = self._engine.now_ms() - older_than_ms
+        return [half for half in undecided(self._engine) if older_than_ms <= 0 or half.message.born_timestamp_ms <= newest_ms]
 
     def commit_transaction(self, half: HalfMessage) -> PutResult:
         """Commit a message that `undecided_transactions` returned."""
@@ -356,17 +365,18 @@ class MessageStore(LookupMethods, Closing):
         return append_data(self._engine, physical_offset, data)
 
     def copy_topics(
-        self, path: str | os.PathLike[str], topics: Sequence[str], config: StoreConfig | None = None, *,
+        self, path: str | os.PathLike[str], topics: Sequence[str] | None = None, config: StoreConfig | None = None, *,
         progress: Callable[[int], None] | None = None,
     ) -> Copied:  # fmt: skip
         """Copy topics into a new store at `path`: messages with their offsets and times, topic settings, and group offsets.
 
-        `config` may have other file sizes.  Raises `InvalidMessage` for a topic that does not exist, `UnknownStore` if there
-        is a store already, `DiskError` if the copy could not be synced.
+        Without `topics` all are copied, with the progress of delays, timers and transactions, and every group.  `config` may
+        have other file sizes.  Raises `InvalidMessage` for a topic that does not exist, `UnknownStore` if there is a store
+        already, `DiskError` if the copy could not be synced.
         """
         given = self._engine.config if config is None else settings_or_default(config, StoreConfig, "config")
         self._engine.settle()
-        check_topics(self._engine, topics)
+        check_topics(self._engine, topics or ())
         clock = CopyClock()
         requested = given.but(
             deliver_delayed=False, broker_role=Role.ASYNC_MASTER, store_path_commit_log=None,

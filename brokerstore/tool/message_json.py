@@ -45,12 +45,18 @@ def line_blocks(piece: Piece, positions: array[int]) -> Iterator[tuple[memoryvie
             yield out[:size], start
         if start < len(positions) and not need:
             start += 1
-            yield memoryview(_line_of(piece, positions[start - 1])), start
+            yield message_line(message_of(piece, positions[start - 1])), start
         elif need > len(out):
             out = memoryview(bytearray(need))
 
 
-def _line_of(piece: Piece, position: int) -> bytes:
+def message_line(message: StoredMessage) -> memoryview:
+    """Return one message as a JSON line."""
+    return memoryview(json_line(message_json(message)).encode("ascii"))
+
+
+def message_of(piece: Piece, position: int) -> StoredMessage:
+    """Return the record at a position of a piece."""
     message = Reader(piece.view, piece.base).decode(position, 0)
     assert message is not None, "a record that was checked"
-    return json_line(message_json(message)).encode("ascii")
+    return message

@@ -229,6 +229,17 @@ _FILTERS = (
 )  # fmt: skip
 
 
+def with_decoding(command: Command) -> Command:
+    """Add `--decode`; the backend gets it as `decodes`."""
+
+    @functools.wraps(command)
+    def run(backend: Any, *arguments: Any, decode: bool, **options: Any) -> int:
+        backend.decodes = decode
+        return command(backend, *arguments, **options)
+
+    return click.option("--decode", is_flag=True, help="Decompress bodies, and show each message of a batch.")(run)
+
+
 def with_filters(command: Command) -> Command:
     """Add the options that select messages; the command gets them as `filters`."""
 

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
+from consumequeue import Unit
 from storageio import StoreCorrupt
 
 from .database import Database
@@ -103,6 +104,45 @@ def read_ends(database: Database) -> Iterator[RocksdbEnd]:
 def last_ends(database: Database) -> dict[tuple[str, int], RocksdbEnd]:
     """Return the last unit of each queue, by topic and queue id. Raises `StoreCorrupt` for an unknown row."""
     return {(end.topic, end.queue_id): end for end in read_ends(database) if end.is_max}
+
+
+def queue_ends(database: Database) -> dict[tuple[str, int], tuple[int, int]]:
+    """Return the first queue offset, and that behind the last unit, by topic and queue id; errors as in `read_ends`."""
+    found: dict[tuple[str, int], tuple[int, int]] = {}
+    for end in read_ends(database):
+        low, high = found.get((end.topic, end.queue_id), (0, 0))
+        found[end.topic, end.queue_id] = (low, end.queue_offset + 1) if end.is_max else (end.queue_offset, high)
+    return found
+
+
+class RocksdbQueue:
+    """One queue, with the interface of a queue in files."""
+
+    def __init__(self, database: Database, topic: str, queue_id: int, min_offset: int, max_offset: int) -> None:
+        """Create it for the units between two queue offsets."""
+        self._database = database
+        self._topic = topic.encode()
+        self._queue_id = queue_id
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+
+    @classmethod
+    def of(cls, database: Database, ends: dict[tuple[str, int], tuple[int, int]], topic: str, queue_id: int) -> Self | None:
+        """Return the queue that has the given ends; None if there is none."""
+        found = ends.get((topic, queue_id))
+        return cls(database, topic, queue_id, *found) if found is not None else None
+
+    def unit(self, queue_offset: int) -> Unit | None:
+        """Return a unit; None if there is none."""
+        found = unit_of(self._database, self._topic, self._queue_id, queue_offset)
+        return Unit(found.physical_offset, found.size_bytes, found.tags_code) if found is not None else None
+
+    def units(self, start: int) -> Iterator[tuple[int, Unit]]:
+        """Yield offset and unit from an offset on."""
+        for offset in range(max(start, self.min_offset), self.max_offset):
+            unit = self.unit(offset)
+            if unit is not None:
+                yield offset, unit
 
 
 def _topic(database: Database, key: bytes) -> tuple[str, bytes]:

@@ -7,6 +7,7 @@ timer files are rebuilt again.
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from typing import NamedTuple, Protocol
 
 from commitlog.walk import LogFiles
@@ -77,16 +78,17 @@ def plan_timers(disk: Disk, paths: StorePaths, files: LogFiles, end_offset: int,
 
 def rebuild_timers(
     disk: Disk, paths: StorePaths, files: LogFiles, queue: TimersQueue | None, *, keeps: bool,
-    log_file_size: int | None = None, now_ms: int | None = None,
+    log_file_size: int | None = None, now_ms: int | None = None, waiting: Collection[int] | None = None,
 ) -> RebuiltTimers:  # fmt: skip
     """Rebuild the timer files. The caller holds the store's lock, and log and queues are whole.
 
     `queue` is the timers' queue if the store has it. `log_file_size` is that of a new timer log. `keeps` keeps the old files in
-    the `brokerstore` folder.
+    the `brokerstore` folder. `waiting` has the queue offsets of the only timers that may wait: the log of a copy lacks the
+    deliveries to topics that were not copied.
     """
     now_ms = (disk.now_ms() if now_ms is None else now_ms) // PRECISION_MS * PRECISION_MS
     size = TimerLog(disk, paths.root).file_size_bytes or log_file_size or LOG_FILE_SIZE
-    found = undelivered_timers(files)
+    found = [timer for timer in undelivered_timers(files) if waiting is None or timer.queue_offset in waiting]
     queue_end = queue.max_offset if queue is not None else 0
     units = new_units(found, queue.unit(queue_end - 1) if queue is not None else None, now_ms, size)
     work = os.path.join(paths.own, WORK)

@@ -17,7 +17,8 @@ from commitlog.walk import LogFiles, Piece
 
 from .layout import DELETES, DUE, REAL_TOPIC, ROLL_LABEL, ROLLS, TIMER_TOPIC, UNIQ_KEY
 
-_DUE_BYTES = re.compile(re.escape(DUE.encode()))
+_DUE_NAME = DUE.encode()
+_DUE_BYTES = re.compile(re.escape(_DUE_NAME))
 TimerKey = tuple[str, str, int, int, int, int]
 
 
@@ -55,13 +56,31 @@ def undelivered_timers(files: LogFiles) -> list[TimerMessage]:
     A message that deletes a timer is returned while its timer is: the broker decides whether it matches. Copies come after
     their timer, so one walk is enough, and only undelivered timers are held in memory.
     """
-    waiting: dict[TimerKey, list[TimerMessage]] = {}
+    waiting = WaitingTimers()
     for message in _timer_messages(files):
-        _take(waiting, done_by(message))
+        waiting.add(message)
+    return waiting.timers()
+
+
+class WaitingTimers:
+    """The timers of a log that have no delivered or rolled copy yet, while its records are added in their order."""
+
+    def __init__(self) -> None:
+        """Begin before the first record."""
+        self._waiting: dict[TimerKey, list[TimerMessage]] = {}
+
+    def add(self, message: StoredMessage) -> None:
+        """Add the next record; one without a timer's property changes nothing."""
+        if _DUE_NAME not in message.properties_raw or DUE not in message.properties:
+            return
+        _take(self._waiting, done_by(message))
         if message.topic == TIMER_TOPIC:
-            waiting.setdefault(key_of(message), []).append(timer_of(message))
-    timers = sorted((timer for same in waiting.values() for timer in same), key=lambda timer: timer.queue_offset)
-    return _without_useless_deletes(timers)
+            self._waiting.setdefault(key_of(message), []).append(timer_of(message))
+
+    def timers(self) -> list[TimerMessage]:
+        """Return the timers in the order of their queue."""
+        found = (timer for same in self._waiting.values() for timer in same)
+        return _without_useless_deletes(sorted(found, key=lambda timer: timer.queue_offset))
 
 
 def _without_useless_deletes(timers: list[TimerMessage]) -> list[TimerMessage]:

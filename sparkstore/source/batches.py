@@ -195,8 +195,8 @@ def _unpacked(batch: Batch, split: LogSplit) -> tuple[Batch, list[bytes] | None,
     import numpy as np
 
     from commitlog.columns import fixed_columns
+    from commitlog.compression import decompress
     from commitlog.layout import COMPRESSED
-    from messagestore.read.compression import decompress
 
     flags = fixed_columns(batch, ["sys_flag"])["sys_flag"]
     if not (flags & COMPRESSED).any():

@@ -29,7 +29,14 @@ PLAIN = [
     "export STORE --topic V6Topic", "export STORE --to csv --topic V6Topic", "diff STORE STORE", "offsets show STORE",
     "report STORE", "queryMsgByOffset STORE -t HotTopic -i 0 -o 3",
 ]  # fmt: skip
-LIVE = ["offsets show STORE", "dump STORE --limit 2", "tail STORE -n 2", "report STORE", "consumerProgress STORE"]
+LIVE = [
+    "offsets show STORE",
+    "dump STORE --limit 2",
+    "tail STORE -n 2",
+    "report STORE",
+    "consumerProgress STORE",
+    "transactions STORE",
+]
 RABBIT = [
     "dump STORE --queue q.mixed --limit 3", "get STORE --queue q.mixed --offset 18 --count 2",
     "export STORE --queue q.mixed --from-offset 5015", "diff STORE STORE", "report STORE",
@@ -124,6 +131,11 @@ def _put(text: str) -> str:
     return re.sub(r'(store_timestamp_ms(?:":|  +))\d+', r"\1TIME", text)
 
 
+def _ages(text: str) -> str:
+    """Replace what grows with time."""
+    return re.sub(r'("age_s":)\d+|(?<=  )(?:\d+ days?, )?\d+:\d\d:\d\d(?=  )', lambda found: f"{found[1] or ''}AGE", text)
+
+
 def _first_lines(text: str) -> str:
     """Return the first line of text that a library writes."""
     return "".join(text.splitlines(keepends=True)[:1])
@@ -131,6 +143,7 @@ def _first_lines(text: str) -> str:
 
 _OF_COMMAND: dict[str, Callable[[str], str]] = {
     "report": _page, "doctor": _keys, "bench": _keys, "put": _put, "completion": _first_lines, "--help": _first_lines,
+    "transactions": _ages,
 }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -67,3 +68,41 @@ def test_the_format_page_has_each_part(name: str) -> None:
     rows = re.findall(r"^\| `([^`]*?)/?` \| (.*?)(?: \(`[\w.-]+\.md`\))? \| (\w+) \|$", PAGE.read_text(), re.M)
     assert (name, what, use.value) in rows
     assert use in Use
+
+
+def test_folders_that_hold_the_log_together_are_named_with_the_command(fixture_store: Any, tmp_path: Path) -> None:
+    """The second folder continues the log, or has the only one beside it; the command reads both."""
+    store = fixture_store("broker-live", own=True).store
+    second = store / "commitlog2"
+    second.mkdir()
+    last = max((store / "commitlog").iterdir())
+    last.rename(second / last.name)
+    expected = run("dump", fixture_store("broker-live").store).out
+    for first in ("commitlog", "commitlog1"):
+        folders = f"{store / first},{second}"
+        if first != "commitlog":
+            (store / "commitlog").rename(store / first)
+        assert f"brokerstore info {store} --commitlog {folders}" in run("info", store).talk
+        assert run("info", store, "--commitlog", folders).talk == ""
+        assert run("dump", store, "--commitlog", folders).out == expected
+
+
+@pytest.mark.parametrize("kind", ["a copy", "a hole", "another size", "other names", "a known folder"])
+def test_folders_that_are_no_part_of_the_log_are_not_named(fixture_store: Any, kind: str) -> None:
+    """A backup has the same names; files of another log leave a hole or have another size."""
+    store = fixture_store("broker-live", own=True).store
+    _, last = sorted((store / "commitlog").iterdir())
+    beside = store / ("timerlog2" if kind != "a known folder" else "tieredstore")
+    beside.mkdir()
+    if kind == "a copy":
+        shutil.copy(last, beside)
+    elif kind == "a hole":
+        shutil.copy(last, beside / f"{3 * 65536:020}")
+    elif kind == "another size":
+        (beside / f"{2 * 65536:020}").write_bytes(bytes(32768))
+    elif kind == "other names":
+        shutil.copy(last, beside / f"{2 * 65536:020}")
+        (beside / "readme").write_text("x")
+    else:
+        last.rename(beside / last.name)
+    assert "--commitlog" not in run("info", store).talk

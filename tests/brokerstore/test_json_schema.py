@@ -15,6 +15,7 @@ STORES = ["plain", "propcrc", "lmq", "batchcq", "cqext", "broker-live", "broker-
 OF_A_STORE = {
     "info": ["info"], "ls": ["ls"], "stats": ["stats"], "stats by hour": ["stats", "--by", "hour"], "verify": ["verify"],
     "recover": ["recover"], "offsets": ["offsets", "show"], "top": ["top", "--interval", "0.1"],
+    "transactions": ["transactions"],
 }  # fmt: skip
 OF_RABBIT = ["info", "ls", "stats", "verify", "recover"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from commitlog import PutStatus
+from commitlog import PutStatus, StoredMessage
 from commitlog.walk import LogFiles
 from messagestore import MessageStore, StoreConfig
 from messagestore.broker_versions import BROKER_VERSIONS, BY_NAME, shown_version
@@ -298,3 +298,47 @@ def test_killed_queues_in_rocksdb_are_one_finding(tmp_path: Path) -> None:
     assert run("rebuild", store, "consumequeue", "--apply").code == 0
     assert run("verify", store).code == 0
     assert len(manifest["messages"]) > 100
+
+
+@pytest.mark.parametrize("name", ["rocket497", "rocket551", "rocksdbstore551", "rocksqueues551", "combined551", "dledger551"])
+def test_undecided_transactions_are_those_that_no_op_record_names(tmp_path: Path, name: str) -> None:
+    """Each third of nine prepared messages was left undecided; their queue is in files or in RocksDB."""
+    pytest.importorskip("rocksdict")
+    store, _ = folder_of(name, tmp_path)
+    named: set[int] = set()
+    halves = {}
+    for one in LogFiles(REAL_DISK, FolderFacts(str(store), REAL_DISK).log_folders).messages():
+        assert isinstance(one, StoredMessage)
+        if one.topic == "RMQ_SYS_TRANS_OP_HALF_TOPIC":
+            named |= {int(part) for part in one.body.split(b",") if part}
+        elif one.topic == "RMQ_SYS_TRANS_HALF_TOPIC":
+            halves[one.queue_offset] = one.physical_offset
+    rows = run("transactions", store, "--json").json["transactions"]
+    assert [(row["half_offset"], row["physical_offset"]) for row in rows] == sorted(
+        (offset, at) for offset, at in halves.items() if offset not in named
+    )
+    assert len(rows) == 3
+    assert {row["topic"] for row in rows} == {"MixTran"}
+
+
+def test_open_transactions_in_rocksdb_are_listed_with_their_checks(tmp_path: Path) -> None:
+    """The row has the number of checks; one whose record left the log is skipped."""
+    rocksdict = pytest.importorskip("rocksdict")
+    store, _ = folder_of("rocksdbstore551", tmp_path)
+    halves = run("transactions", store, "--json").json["transactions"]
+    path = str(store / "rocksdbstore")
+    families = {name: rocksdict.Options(raw_mode=True) for name in rocksdict.Rdict.list_cf(path)}
+    families.setdefault("trans", rocksdict.Options(raw_mode=True))
+    options = rocksdict.Options(raw_mode=True)
+    options.create_missing_column_families(True)
+    database = rocksdict.Rdict(path, options, column_families=families)
+    table = database.get_column_family("trans")
+    one = halves[0]["physical_offset"]
+    for offset, checks in ((one, 7), (1 << 40, 1)):
+        table[offset.to_bytes(8, "big") + b"@MixTran@id"] = checks.to_bytes(4, "big") + (500).to_bytes(4, "big")
+    table.flush()
+    database.close()
+    rows = run("transactions", store, "--json").json["transactions"]
+    assert [(row["physical_offset"], row["checks"]) for row in rows] == [(one, 7)] + [
+        (row["physical_offset"], 0) for row in halves[1:]
+    ]

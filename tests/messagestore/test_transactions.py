@@ -471,7 +471,6 @@ def test_invalid_transaction_message_is_rejected(world: Any, tmp_path: Path) -> 
     with open_small(world, tmp_path / "s", "r") as store:
         for call in (
             lambda: half(world, store, 1),
-            store.undecided_transactions,
             lambda: store.check_transactions(lambda _half: True),
         ):
             with pytest.raises(StoreReadOnly):
@@ -660,3 +659,24 @@ def test_decided_half_message_and_its_copy_stay_decided_without_group_offsets(wo
     with open_small(world, tmp_path / "s", clock=clock) as store:
         assert undecided(store) == [2]
         assert [one.check_times for one in store.undecided_transactions()] == [1]
+
+
+def test_undecided_transactions_are_listed_beside_a_writer_and_at_rest(world: Any, tmp_path: Path) -> None:
+    """A reader sees each decision and the number of checks; an age selects the older ones."""
+    clock, folder = Clock(), tmp_path / "s"
+    with open_small(world, folder, clock=clock) as store, open_small(world, folder, "r", clock=clock) as reader:
+        assert undecided(reader) == []
+        begun = [half(world, store, number, born_timestamp_ms=clock.now_ms) for number in range(3)]
+        store.engine.settle()
+        assert undecided(reader) == [0, 1, 2]
+        begun[1].commit()
+        begun[0].rollback()
+        store.check_transactions(lambda _half: None, older_than_ms=0)
+        store.engine.settle()
+        (left,) = reader.undecided_transactions()
+        assert (int(left.message.body), left.check_times, left.producer_group, left.topic) == (2, 1, "P", "T")
+        clock.now_ms += 500
+        assert reader.undecided_transactions(older_than_ms=501) == []
+        assert len(reader.undecided_transactions(older_than_ms=500)) == 1
+    with open_small(world, folder, "r", clock=clock) as reader:
+        assert undecided(reader) == [2]

@@ -50,8 +50,8 @@ PUBLIC_MODULES: dict[str, str] = {
         _crc_cy arrow_table builds finding folder_kind java_hash lazy_names plan source_signature
     """,
     "commitlog": """
-        _json_cy _record_cy _rows_cy _scan_cy arrow_columns checks columns cursor entry_layout fields findings layout
-        offset_files row_filter status topic_names walk
+        _json_cy _record_cy _rows_cy _scan_cy arrow_columns checks columns compression cursor entry_layout fields findings
+        layout offset_files row_filter status topic_names walk
     """,
     "consumequeue": """
         _units_cy boundary layout
@@ -66,7 +66,7 @@ PUBLIC_MODULES: dict[str, str] = {
         broker.services.half_messages broker.services.pop_state compaction config deleted_topics derive.cross_check derive.kinds
         dledger derive.kinds.extended derive.kinds.ordinary derive.kinds.scheduled derive.rebuild derive.walk differences
         engine excluded_topics folder folder_contents index_hint paths property_names read.beside_writer
-        read.compression read.key_search repair.config_check repair.rebuild_store repair.recover repair.rocksdb_check
+        read.decoded read.key_search repair.config_check repair.rebuild_store repair.recover repair.rocksdb_check
         repair.verification rocksdb.database rocksdb.queues rocksdb.store_rows shared.aio shared.news shared.store
         sidecar store_settings swap timers.check timers.layout timers.pending timers.wheel write.admission write.durations
         write.pool

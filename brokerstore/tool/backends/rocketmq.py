@@ -23,7 +23,7 @@ from ..escapes import quote
 from ..filters import Filters, RecordFilter, queue_number
 from ..hints import NoSuchMessage
 from ..layout import TableColumn
-from ..message_json import line_blocks, message_json
+from ..message_json import line_blocks, message_json, message_line
 from ..output import body_text, print_line, time_text
 from . import Contents, ExportSource, MessageLookup
 from .rocketmq_folder import RocketmqFolder
@@ -52,10 +52,13 @@ class RocketmqBackend(RocketmqFolder):
         """Iterate over the records in the order of the log."""
         accepts, files = self.record_filter(filters).accepts, self.files()
         pieces = self.pieces(files, is_whole=limit is None)
-        return islice((one for piece in pieces for one in piece.messages() if accepts(one)), limit)
+        return islice(self.decoded(one for piece in pieces for one in piece.messages() if accepts(one)), limit)
 
     def dump_json(self, filters: Filters, limit: int | None) -> Iterator[memoryview]:
         """Yield the records as lines of JSON, which a kernel makes from the log's bytes."""
+        if self.decodes:
+            yield from map(message_line, self.dump(filters, limit))
+            return
         record_filter, left, files = self.record_filter(filters), limit, self.files()
         for piece in self.pieces(files, is_whole=left is None) if left != 0 else ():
             positions = record_filter.positions(piece)[:left]
@@ -89,13 +92,13 @@ class RocketmqBackend(RocketmqFolder):
     def get(self, lookup: MessageLookup) -> Iterator[StoredMessage]:
         """Return messages by physical offset, by id, or of a queue."""
         if lookup.at is not None:
-            return iter([self._message_at(lookup.at)])
+            return self.decoded([self._message_at(lookup.at)])
         if lookup.message_id is not None:
-            return iter([self._message_by_id(lookup.message_id)])
+            return self.decoded([self._message_by_id(lookup.message_id)])
         queue_id = queue_number(lookup.queue)
         if lookup.topic is None or queue_id is None or lookup.offset is None:
             raise click.UsageError("--topic, --queue and --offset go together")
-        return self._queue_messages(lookup.topic, queue_id, lookup.offset, lookup.max_count)
+        return self.decoded(self._queue_messages(lookup.topic, queue_id, lookup.offset, lookup.max_count))
 
     def _queue_messages(self, topic: str, queue_id: int, offset: int, max_count: int) -> Iterator[StoredMessage]:
         """Raise `NoSuchMessage` with the status of the first page if it has no message."""
@@ -159,7 +162,7 @@ class RocketmqBackend(RocketmqFolder):
         self.require_index_layout(has_rocksdb=True)
         path = quote(self.target.path)
         if self.facts.kind is FolderKind.ROCKSDB or self.facts.keeps_no_index:
-            return self._query_rocksdb(topic, key, times, max_count, is_tag=is_tag)
+            return self.decoded(self._query_rocksdb(topic, key, times, max_count, is_tag=is_tag))
         with self.open_store() as store:
             store.engine.undispatched.is_reported = True  # no warning about queues: a query searches the log
             found = (store.query_tag if is_tag else store.query)(topic, key, *times, max_count)
@@ -176,7 +179,7 @@ class RocketmqBackend(RocketmqFolder):
             print_line(f"brokerstore: there is no topic {topic!r}; run: brokerstore ls {path}")
         if not self.facts.has("index"):
             print_line("brokerstore: there is no index folder; `brokerstore rebuild DIR index --apply` creates it")
-        return iter(found)
+        return self.decoded(found)
 
     def _query_rocksdb(
         self, topic: str, key: str, times: tuple[int | None, int | None], max_count: int, *, is_tag: bool
@@ -203,7 +206,7 @@ class RocketmqBackend(RocketmqFolder):
         end_offset = files.end().offset
         last = self._last_records(files, record_filter, lines)
         self.report_fillers()
-        return self._with_arrivals(last, record_filter, end_offset) if follow else iter(last)
+        return self.decoded(self._with_arrivals(last, record_filter, end_offset) if follow else last)
 
     def _last_records(self, files: LogFiles, record_filter: RecordFilter, lines: int) -> list[StoredMessage]:
         """Read from the last file backwards."""

@@ -6,10 +6,12 @@ import os
 from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from commitlog import StoredMessage
 from commitlog.fields import COLUMNS as COLUMNS_OF_LOG
+from commitlog.fields import FIELDS, HEX, PROPERTIES, Field
 from commitlog.walk import LogFiles, Piece
 from storageio import InvalidMessage
 from storebytes.arrow_table import empty_batch
@@ -17,7 +19,7 @@ from storebytes.finding import Finding
 
 from ..export_forms import CHECKSUM
 from ..filters import RecordFilter
-from ..message_json import line_blocks
+from ..message_json import BLOCK_SIZE, line_blocks, message_line, message_of
 from . import Contents, ExportItem, ExportSource
 from .rocketmq_folder import RocketmqFolder, walk_ahead
 from .rocketmq_offsets import filled_queues
@@ -35,9 +37,15 @@ def source(folder: RocketmqFolder, form: str, record_filter: RecordFilter, limit
             raise InvalidMessage(f"the export stopped at {position}, but the log now begins at {begin}")
         left = None if limit is None else limit - rows
         write = _lines if form in ("jsonl", "csv") else _batches
+        if folder.decodes:
+            write = partial(_decoded_lines if write is _lines else _decoded_batches, folder)
         return write(_pieces_from(folder, files, position), record_filter, position, left)
 
-    about = {"folders": [os.path.abspath(path) for path in folder.facts.log_folders], "wanted": list(record_filter)}
+    about: dict[str, Any] = {
+        "folders": [os.path.abspath(path) for path in folder.facts.log_folders],
+        "wanted": list(record_filter),
+    }
+    about |= {"decode": True} if folder.decodes else {}
     return ExportSource(items, about, sum(file.size_bytes for file in files.files), COLUMNS)
 
 
@@ -79,10 +87,10 @@ def _batches(pieces: Iterator[Piece], record_filter: RecordFilter, position: int
     """Yield Arrow batches of at most `left` rows in all; the first is empty, so that an empty log has its columns."""
     import pyarrow as pa
 
-    from commitlog.arrow_columns import record_batch, schema
+    from commitlog.arrow_columns import record_batch
     from commitlog.columns import row_batches
 
-    plain = pa.schema([field.with_type(_plain(field.type)) for field in schema()])
+    plain = _plain_schema()
     yield empty_batch(plain), position, 0, 0
     for piece in pieces if left != 0 else ():
         for rows in row_batches(piece.view, piece.base, piece.positions, piece.stop):
@@ -96,6 +104,72 @@ def _batches(pieces: Iterator[Piece], record_filter: RecordFilter, position: int
                 left -= chosen.num_rows
                 if left == 0:
                     return
+
+
+def _decoded_lines(
+    folder: RocketmqFolder, pieces: Iterator[Piece], record_filter: RecordFilter, position: int, left: int | None
+) -> Iterator[ExportItem]:
+    """Do as `_lines`, with decoded messages; all messages of a batch are in one block."""
+    yield memoryview(b""), position, 0, 0
+    for rows, after, size in _decoded_rows(folder, pieces, record_filter):
+        rows = rows[:left]
+        yield memoryview(b"".join(map(message_line, rows))), after, size, len(rows)
+        if left is not None:
+            left -= len(rows)
+            if left == 0:
+                return
+
+
+def _decoded_batches(
+    folder: RocketmqFolder, pieces: Iterator[Piece], record_filter: RecordFilter, position: int, left: int | None
+) -> Iterator[ExportItem]:
+    """Do as `_batches`, with decoded messages, whose columns are made from objects."""
+    import pyarrow as pa
+
+    plain = _plain_schema()
+    yield empty_batch(plain), position, 0, 0
+    for rows, after, size in _decoded_rows(folder, pieces, record_filter):
+        rows = rows[:left]
+        columns = {field.name: [_cell(message, field) for message in rows] for field in FIELDS}
+        batch = pa.RecordBatch.from_arrays([pa.array(columns[field.name], field.type) for field in plain], schema=plain)
+        yield batch, after, size, len(rows)
+        if left is not None:
+            left -= len(rows)
+            if left == 0:
+                return
+
+
+def _decoded_rows(
+    folder: RocketmqFolder, pieces: Iterator[Piece], record_filter: RecordFilter
+) -> Iterator[tuple[list[StoredMessage], int, int]]:
+    """Yield the messages of some records, the position after these, and their bytes."""
+    for piece in pieces:
+        at, rows, size = piece.start, [], 0
+        positions = record_filter.positions(piece)
+        for number, start in enumerate(positions, 1):
+            decoded = list(folder.decoded([message_of(piece, start)]))
+            rows += decoded
+            size += sum(len(message.body) for message in decoded)
+            if size >= BLOCK_SIZE and number < len(positions):
+                yield rows, piece.base + positions[number], positions[number] - at
+                at, rows, size = positions[number], [], 0
+        yield rows, piece.base + piece.stop, piece.stop - at
+
+
+def _cell(message: StoredMessage, field: Field) -> Any:
+    """Return a field as the columns of the log have it."""
+    if field.kind == PROPERTIES:
+        return list(message.all_properties.items())
+    value = getattr(message, field.name)
+    return f"{value & 0xFFFFFFFF:08x}" if field.kind == HEX else value
+
+
+def _plain_schema() -> Any:
+    import pyarrow as pa
+
+    from commitlog.arrow_columns import schema
+
+    return pa.schema([field.with_type(_plain(field.type)) for field in schema()])
 
 
 def _plain(kind: Any) -> Any:

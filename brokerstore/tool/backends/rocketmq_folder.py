@@ -5,7 +5,8 @@ The engine is imported where it is needed: `info` answers within 150 ms.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from brokerstore.identify import FolderKind
 from commitlog import whole_end
 from commitlog.walk import LogFiles, Piece, Step
 from messagestore.folder import FolderFacts
-from storageio import REAL_DISK, InvalidMessage, UnknownStore
+from storageio import REAL_DISK, InvalidMessage, StoreCorrupt, UnknownStore
 from storageio.ahead import one_ahead
 from storebytes.finding import Finding
 
@@ -51,6 +52,7 @@ class RocketmqFolder:
         self.facts = target.facts
         self.problems: list[Finding] = []
         self.shows_fillers = False
+        self.decodes = False
         self._fillers = 0
         self.is_incomplete = False  # whether an answer may lack messages
 
@@ -71,10 +73,21 @@ class RocketmqFolder:
         if not facts.log_folders:
             kind = facts.kind.value
             missing = UnknownStore(f"{facts.path}: a {kind} folder without its commitlog folder (--commitlog names another)")
-            missing.add_note(f"run: brokerstore verify {quote(facts.path)}  (shows what is missing)")
+            missing.add_note(self.with_all_logs() or f"run: brokerstore verify {quote(facts.path)}  (shows what is missing)")
             raise missing
         size = self.target.settings.get("mapped_file_size_commit_log")
         return facts.files(size, whole_end(REAL_DISK, facts.log_folders, size) if facts.is_in_use else None)
+
+    def with_all_logs(self) -> str:
+        """Return the command that reads the log with the folders beside it that have more of its files; "" without any.
+
+        They are named and not read: a broker's configuration alone tells which folders belong to its log.
+        """
+        found = self.facts.contents.log_parts
+        if self.target.settings.get("store_path_commit_log") or not found:
+            return ""
+        folders = ",".join(os.path.join(self.facts.path, name) for name in found)
+        return f"run: brokerstore info {quote(self.facts.path)} --commitlog {quote(folders)}  (the log is in several folders)"
 
     def log_size(self) -> int:
         """Return the bytes of the log's files, 0 without a log folder."""
@@ -119,6 +132,18 @@ class RocketmqFolder:
 
         self.require_store()
         return MessageStore.open(self.target.path, "r", self.config())
+
+    def open_log_reader(self) -> MessageStore:
+        """Open the store for what needs its log and configuration, as a copy does; its queues may be in RocksDB."""
+        self.require_store(has_rocksdb=True)
+        if self.facts.kind is not FolderKind.ROCKSDB:
+            return self.open_store()
+        from messagestore import MessageStore
+        from messagestore.engine import Engine
+
+        engine = Engine(self.target.path, self.config(), REAL_DISK, None, writable=False)
+        engine.undispatched.is_reported = True  # the units are in RocksDB
+        return MessageStore(engine)
 
     @contextmanager
     def queues(self) -> Iterator[ConsumeQueues]:
@@ -168,6 +193,21 @@ class RocketmqFolder:
             left -= len(part.positions)
             yield part
         self._fillers += left
+
+    def decoded(self, messages: Iterable[StoredMessage]) -> Iterator[StoredMessage]:
+        """Yield messages as `--decode` shows them; one that cannot be decoded is a problem, and stays as it is stored."""
+        if not self.decodes:
+            yield from messages
+            return
+        from messagestore.read.decoded import decoded
+
+        for message in messages:
+            try:
+                yield from decoded(message)
+            except StoreCorrupt as error:
+                expected, found = str(error.expected), f"{error.reason}: {error.found}"
+                self.add(Finding(self.target.path, message.physical_offset, "bad_compression", expected, found))
+                yield message
 
     def accepts(self, message: StoredMessage) -> bool:
         """Return whether a record is a message, or fillers are shown; count those that are left out."""

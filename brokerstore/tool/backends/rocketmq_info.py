@@ -56,7 +56,8 @@ def info(folder: RocketmqFolder) -> Answer:
     report_in_use(facts.get("checked_to_offset"))
     for difference in facts.get("differences", []):
         print_line("brokerstore: {name} is {configured} in the broker's file; {where} has {found}".format(**difference))
-    return Answer(facts, [_fields(facts)], PROBLEM if problems or facts.get("differences") else CLEAN)
+    step = folder.with_all_logs()
+    return Answer(facts, [_fields(facts)], PROBLEM if problems or facts.get("differences") else CLEAN, [step] if step else ())
 
 
 def _differences(folder: RocketmqFolder) -> list[dict[str, Any]]:

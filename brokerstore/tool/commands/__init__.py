@@ -7,8 +7,9 @@ import importlib
 import click
 
 NAMES = (
-    "put", "info", "ls", "dump", "get", "query", "tail", "top", "stats", "verify", "offsets", "export", "import", "copy",
-    "diff", "definitions", "purge", "requeue", "group", "topic", "report", "recover", "rebuild", "replicate", "promote",
+    "put", "info", "ls", "dump", "get", "query", "tail", "top", "stats", "transactions", "verify", "offsets", "export",
+    "import", "copy", "diff", "definitions", "purge", "requeue", "group", "topic", "report", "recover", "rebuild",
+    "replicate", "promote",
     "serve", "decode-id", "bench", "completion", "doctor",
 )  # fmt: skip
 _MODULES = {"import": "imports", "decode-id": "decode_id"}  # the others are called like the command

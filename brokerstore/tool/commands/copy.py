@@ -13,10 +13,12 @@ import click
 from storageio import InvalidMessage, PutRejected
 
 from ..options import JSON, POSITIVE, QUIET, TEXT, store_command
-from ..output import Answer, count_text, progress, show
+from ..output import Answer, count_text, print_line, progress, show
 
 if TYPE_CHECKING:
     from ..backends.rocketmq_folder import RocketmqFolder
+
+POP_STATE = "kvStore"  # of a broker with popConsumerKVServiceEnable
 
 
 @store_command(
@@ -40,6 +42,7 @@ def copy(
 ) -> int:  # fmt: skip
     """Copy topics with their offsets and groups into a new store.
 
+    With --all a broker on the new store delivers nothing twice: delayed messages, timers and transactions go on where they are.
     Times stay the same, and so do sizes that are not given.
     """
     if bool(topics) == every:
@@ -47,16 +50,18 @@ def copy(
     from brokerstore.identify import FolderKind
     from brokerstore.write_target import check_write_target
 
-    backend.require_index_layout()
+    backend.require_index_layout(has_rocksdb=True)
     check_write_target(new, FolderKind.ROCKETMQ)
     given: dict[str, Any] = {name.removeprefix("new_"): value for name, value in sizes.items() if value is not None}
-    with backend.open_store() as store:
-        incomplete = backend.incomplete_keys(store)
+    with backend.open_log_reader() as store:
+        incomplete = backend.incomplete_keys(store) if backend.facts.is_store else {}  # RocksDB has the queues
         chosen = list(topics) if not every else store.topics()
         config = store.config.but(**given) if given else None
         total = sum(store.max_offset(topic, queue_id) for topic in chosen for queue_id in store.queue_ids(topic))
         with progress("copy", total, quiet=quiet, is_bytes=False) as advance, _named_topic(chosen), _whole_or_nothing(new):
-            done = store.copy_topics(new, chosen, config, progress=advance)
+            done = store.copy_topics(new, None if every else chosen, config, progress=advance)
+    if backend.facts.contents.has_rocksdb(POP_STATE):
+        print_line(f"brokerstore: not copied: {POP_STATE}; what consumers in POP mode have in hand is only there")
     facts = {"topics": done.topics, "messages": done.messages, "groups": done.groups} | incomplete
     topics_text, groups_text = count_text(len(done.topics), "topic"), count_text(len(done.groups), "group")
     text = f"Copied {count_text(done.messages, 'message')} of {topics_text} and the offsets of {groups_text} to {new}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..backends import Backend
 from ..escapes import quote
 from ..filters import Filters
-from ..options import JSON, LIMIT, ROCKETMQ_FILTERS, store_command, with_filters
+from ..options import JSON, LIMIT, ROCKETMQ_FILTERS, store_command, with_decoding, with_filters
 from ..output import emit_block, print_line, show_messages
 
 
@@ -14,11 +14,12 @@ from ..output import emit_block, print_line, show_messages
     "dump orders-store --limit 20",
     "dump orders-store --json --topic orders --tag paid --begin 2020-01-01",
     "dump vhost --queue mail --from-offset 3 --to-offset 5",
-    rocketmq_only=ROCKETMQ_FILTERS,
+    rocketmq_only=(*ROCKETMQ_FILTERS, "decode"),
 )
 @JSON
 @with_filters
 @LIMIT
+@with_decoding
 def dump(backend: Backend, as_json: bool, filters: Filters, limit: int | None) -> int:
     """Print every message, in the order of the log or queues.
 

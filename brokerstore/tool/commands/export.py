@@ -14,7 +14,7 @@ from storageio import needs_extra
 from ..backends import Backend, ExportItem, ExportSource
 from ..codes import PROBLEM
 from ..filters import Filters
-from ..options import JSON_OF_FILE, LIMIT, QUIET, ROCKETMQ_FILTERS, store_command, with_filters
+from ..options import JSON_OF_FILE, LIMIT, QUIET, ROCKETMQ_FILTERS, store_command, with_decoding, with_filters
 from ..output import count_text, emit_block, emit_csv, emit_json, file_to_write, named_file, print_line, progress, size_text
 
 
@@ -32,7 +32,7 @@ class Order(NamedTuple):
     "export orders-store --out orders.jsonl",
     "export orders-store --to parquet --out orders.parquet --topic orders",
     "export vhost --to csv --out mail.csv --queue mail",
-    rocketmq_only=ROCKETMQ_FILTERS,
+    rocketmq_only=(*ROCKETMQ_FILTERS, "decode"),
 )
 @click.option("--to", "form", type=click.Choice(["jsonl", "parquet", "arrow", "csv"]), default="jsonl", show_default=True)
 @click.option("-o", "--out", metavar="FILE", type=click.Path(), help="Write to FILE instead of stdout.")
@@ -46,6 +46,7 @@ class Order(NamedTuple):
 )
 @JSON_OF_FILE
 @QUIET
+@with_decoding
 def export(
     backend: Backend, form: str, out: str | None, filters: Filters, limit: int | None, as_json: bool, quiet: bool, *,
     csv_guard: bool,

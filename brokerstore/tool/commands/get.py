@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..backends import Backend, MessageLookup
-from ..options import JSON, OFFSET, POSITIVE, QUEUE, TOPIC, store_command
+from ..options import JSON, OFFSET, POSITIVE, QUEUE, TOPIC, store_command, with_decoding
 from ..output import show_messages
 
 
@@ -15,7 +15,7 @@ from ..output import show_messages
     "get orders-store --topic orders --queue 0 --offset 0 --count 2",
     "get vhost --queue mail --offset 0",
     sizes=True,
-    rocketmq_only=("at", "topic"),
+    rocketmq_only=("at", "topic", "decode"),
 )
 @JSON
 @click.option("--at", type=OFFSET, help="Physical offset of the message.")
@@ -24,6 +24,7 @@ from ..output import show_messages
 @QUEUE
 @click.option("--offset", type=OFFSET, help="First queue offset (RabbitMQ: sequence number).")
 @click.option("--count", type=POSITIVE, default=1, show_default=True, help="Number of messages from there on.")
+@with_decoding
 def get(
     backend: Backend, as_json: bool, at: int | None, message_id: str | None, topic: str | None, queue: str | None,
     offset: int | None, count: int,

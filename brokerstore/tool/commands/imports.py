@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 def imports(
     source: str, store: str | None, rabbit: str | None, vhost: str | None, small: bool, as_json: bool, quiet: bool
 ) -> int:  # fmt: skip
-    """Move messages between both systems, or from a file.
+    """Move messages between RabbitMQ and RocketMQ, or from a file.
 
     The source is only read.  The command may be repeated: messages that were imported before are skipped.
     """

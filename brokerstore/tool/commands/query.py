@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..backends import Backend
-from ..options import BEGIN, END, JSON, POSITIVE, TEXT, refuse_reversed, store_command
+from ..options import BEGIN, END, JSON, POSITIVE, TEXT, refuse_reversed, store_command, with_decoding
 from ..output import show_messages
 
 
@@ -16,7 +16,7 @@ from ..output import show_messages
     "query orders-store orders --tag paid",
     "query vhost mail letter-2",
     sizes=True,
-    rocketmq_only=("begin_ms", "end_ms", "tag"),
+    rocketmq_only=("begin_ms", "end_ms", "tag", "decode"),
 )
 @click.argument("topic", type=TEXT)
 @click.argument("key", type=TEXT, required=False)
@@ -25,6 +25,7 @@ from ..output import show_messages
 @BEGIN
 @END
 @click.option("--max", "max_count", type=POSITIVE, default=32, show_default=True, help="Number of messages at most.")
+@with_decoding
 def query(
     backend: Backend, topic: str, key: str | None, tag: str | None, as_json: bool, begin_ms: int | None, end_ms: int | None,
     max_count: int,

@@ -6,7 +6,7 @@ import click
 
 from ..backends import Backend
 from ..filters import Filters
-from ..options import JSON, OFFSET, ROCKETMQ_FILTERS, store_command, with_filters
+from ..options import JSON, OFFSET, ROCKETMQ_FILTERS, store_command, with_decoding, with_filters
 from ..output import show_messages
 
 
@@ -16,12 +16,13 @@ from ..output import show_messages
     "tail orders-store -f --topic orders",
     "tail vhost --queue mail -n 1",
     sizes=True,
-    rocketmq_only=(*ROCKETMQ_FILTERS, "follow"),
+    rocketmq_only=(*ROCKETMQ_FILTERS, "follow", "decode"),
 )
 @JSON
 @with_filters
 @click.option("-n", "--lines", type=OFFSET, default=10, show_default=True, help="Number of messages to show.")
 @click.option("-f", "--follow", is_flag=True, help="Continue with new messages until interrupted.")
+@with_decoding
 def tail(backend: Backend, as_json: bool, filters: Filters, lines: int, follow: bool) -> int:
     """Print the last messages of the log.
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option("--count", type=POSITIVE, help="Number of views; without it one, and on a terminal no limit.")
 def top(backend: RocketmqFolder, as_json: bool, interval_s: float, count: int | None) -> int:
-    """Show rates, depths, lags and what is stuck in a used store.
+    """Show rates, depths, lags and what is stuck in a store.
 
     For each group: its lag, the age of the oldest message that it did not acknowledge, and how often that was delivered before.
     If processes share the store, also how many messages are in hand, and which processes consume. The store is opened for

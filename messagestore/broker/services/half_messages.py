@@ -8,14 +8,29 @@ UNIQ_KEY are two transactions.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from commitlog import StoredMessage
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK
 from commitlog.topic_names import HALF_TOPIC, OP_TOPIC
+from consumequeue import ConsumeQueue
 
-from ...property_names import CHECK_TIMES, PRODUCER_GROUP, REAL_QUEUE, REAL_TOPIC, TRANSACTION_ID, UNIQUE_KEY
+from ...folder_contents import queues_databases
+from ...property_names import (
+    CHECK_TIMES,
+    PRODUCER_GROUP,
+    REAL_QUEUE,
+    REAL_TOPIC,
+    TRANSACTION_GROUP,
+    TRANSACTION_ID,
+    UNIQUE_KEY,
+)
+from ...rocksdb.database import open_database
+from ...rocksdb.queues import RocksdbQueue, queue_ends
+from ...rocksdb.store_rows import stored_transactions
 
 if TYPE_CHECKING:
     from ...parts import StoreParts
@@ -23,6 +38,7 @@ if TYPE_CHECKING:
 NOWHERE = -1
 OFFSETS_MAX = 1 << 16  # offsets read from one op record
 FIRST_COPY = "TRAN_PREPARED_QUEUE_OFFSET"  # property: a broker put it again before it was old enough to be checked
+AnyQueue = ConsumeQueue | RocksdbQueue
 Family = tuple[str, int]  # transaction id and time born, which a half message, its copies and its committed message share
 
 
@@ -31,6 +47,7 @@ class HalfMessage(NamedTuple):
 
     queue_offset: int  # in the queue of half messages
     message: StoredMessage  # as stored in the half topic
+    checks: int | None = None  # as RocksDB counts them; else the record has the number
 
     @property
     def transaction_id(self) -> str:
@@ -62,6 +79,8 @@ class HalfMessage(NamedTuple):
     @property
     def check_times(self) -> int:
         """Return how often the producer was asked about the message."""
+        if self.checks is not None:
+            return self.checks
         text = self.message.all_properties.get(CHECK_TIMES, "")
         return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
 
@@ -74,18 +93,32 @@ class OpRecord(NamedTuple):
     end_offset: int  # physical offset behind the record
 
 
-def half_messages(parts: StoreParts, start: int) -> Iterator[HalfMessage]:
+def undecided(parts: StoreParts) -> list[HalfMessage]:
+    """Return the half messages that nobody decided, oldest first, of a store that may be open for reading only.
+
+    A broker with transRocksDBEnable keeps a row for each of them. Raises `MissingExtra` without the package that reads RocksDB.
+    """
+    in_rows = {}
+    for row in stored_transactions(parts.disk, parts.paths.root) or ():
+        message = parts.log.message_at(row.log_offset)
+        if message is not None:
+            in_rows[row.log_offset] = HalfMessage(message.queue_offset, message, row.checks)
+    with _queues(parts) as (half_queue, op_queue):
+        halves, _, ends = read_transactions(parts, half_queue, op_queue)
+    in_queue = {half.message.physical_offset: half for half in halves if half.queue_offset not in ends}
+    return [half for _, half in sorted((in_queue | in_rows).items())]
+
+
+def half_messages(parts: StoreParts, queue: AnyQueue | None, start: int) -> Iterator[HalfMessage]:
     """Yield the half messages from a queue offset on."""
-    queue = parts.queues.get(HALF_TOPIC, 0)
     for position, unit in queue.units(start) if queue is not None else ():
         message = parts.log.message_at(unit.physical_offset)
         if message is not None:
             yield HalfMessage(position, message)
 
 
-def op_records(parts: StoreParts, since_ms: int) -> list[OpRecord]:
+def op_records(parts: StoreParts, queue: AnyQueue | None, since_ms: int) -> list[OpRecord]:
     """Return the op records stored at or after a time, in queue order."""
-    queue = parts.queues.get(OP_TOPIC, 0)
     found: list[OpRecord] = []
     for position in range(queue.max_offset - 1, queue.min_offset - 1, -1) if queue is not None else ():
         unit = queue.unit(position) if queue is not None else None
@@ -98,17 +131,51 @@ def op_records(parts: StoreParts, since_ms: int) -> list[OpRecord]:
     return found[::-1]
 
 
+@contextmanager
+def _queues(parts: StoreParts) -> Iterator[tuple[AnyQueue | None, AnyQueue | None]]:
+    """Yield the queues of half messages and of op records, from RocksDB if they are only there."""
+    for topic in (HALF_TOPIC, OP_TOPIC):
+        parts.lookup.get(topic, 0)  # of a reader, updates the queue
+    found = parts.queues.get(HALF_TOPIC, 0), parts.queues.get(OP_TOPIC, 0)
+    databases = queues_databases(parts.disk, parts.paths.root) if found == (None, None) else []
+    if not databases:
+        yield found
+        return
+    with open_database(os.path.join(parts.paths.root, databases[0])) as database:
+        ends = queue_ends(database)
+        yield RocksdbQueue.of(database, ends, HALF_TOPIC, 0), RocksdbQueue.of(database, ends, OP_TOPIC, 0)
+
+
+def read_transactions(
+    parts: StoreParts, half_queue: AnyQueue | None, op_queue: AnyQueue | None
+) -> tuple[list[HalfMessage], list[OpRecord], dict[int, int]]:
+    """Return the half messages from the group's offset on, the op records about them, and what `decided` returns."""
+    start = parts.consumer_offsets().get(HALF_TOPIC, TRANSACTION_GROUP, 0) or 0
+    halves = list(half_messages(parts, half_queue, start))
+    since_ms = min(map(_decided_from_ms, halves), default=parts.now_ms())
+    ops = op_records(parts, op_queue, since_ms)
+    return halves, ops, decided(parts, half_queue, halves, ops)
+
+
+def _decided_from_ms(half: HalfMessage) -> int:
+    """Return the earliest time in milliseconds that an op record about a half message can have.
+
+    Copies keep the born time of the first half message, which comes from a producer whose clock may be ahead.
+    """
+    return min(half.message.born_timestamp_ms, half.message.store_timestamp_ms)
+
+
 def _offsets(body: bytes) -> list[int]:
     """Return the numbers in the body of an op record, each followed by a comma."""
     parts = body.split(b",", OFFSETS_MAX)[:OFFSETS_MAX]
     return [int(part) for part in parts if part.isdigit() and len(part) < 19]
 
 
-def decided(parts: StoreParts, halves: list[HalfMessage], ops: list[OpRecord]) -> dict[int, int]:
+def decided(parts: StoreParts, queue: AnyQueue | None, halves: list[HalfMessage], ops: list[OpRecord]) -> dict[int, int]:
     """Return, for each decided half message, its queue offset and the physical end of the record that proves the decision."""
     shown: dict[int, int] = {offset: op.end_offset for op in ops for offset in op.half_offsets}
     by_family: dict[Family, list[tuple[HalfMessage, int]]] = {}
-    for half in _named(parts, halves, list(shown)):
+    for half in _named(parts, queue, halves, list(shown)):
         by_family.setdefault(_family(half), []).append((half, shown[half.queue_offset]))
     ends = {half.queue_offset: _decided_end(parts, half, shown, by_family.get(_family(half), [])) for half in halves}
     _pass_over_earlier(halves, ends)
@@ -154,10 +221,9 @@ def _are_copies(one: HalfMessage, other: HalfMessage) -> bool:
     return is_put_back or one.check_times != other.check_times
 
 
-def _named(parts: StoreParts, halves: list[HalfMessage], offsets: list[int]) -> Iterator[HalfMessage]:
+def _named(parts: StoreParts, queue: AnyQueue | None, halves: list[HalfMessage], offsets: list[int]) -> Iterator[HalfMessage]:
     """Yield the half messages that op records name, including those before the given ones."""
     known = {half.queue_offset: half for half in halves}
-    queue = parts.queues.get(HALF_TOPIC, 0)
     for offset in offsets:
         if offset in known:
             yield known[offset]

@@ -41,7 +41,7 @@ from ...property_names import (
     WAIT,
 )
 from ...write.putting import with_pairs, without_pairs
-from .half_messages import HalfMessage, decided, half_messages, op_records
+from .half_messages import HalfMessage, read_transactions
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -53,14 +53,6 @@ if TYPE_CHECKING:
 UNDECIDED = -1
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 Decide = Callable[[HalfMessage], bool | None]
-
-
-def _decided_from_ms(half: HalfMessage) -> int:
-    """Return the earliest time in milliseconds that an op record about a half message can have.
-
-    Copies keep the born time of the first half message, which comes from a producer whose clock may be ahead.
-    """
-    return min(half.message.born_timestamp_ms, half.message.store_timestamp_ms)
 
 
 class PreparedMessage(ABC):
@@ -336,12 +328,8 @@ class Transactions:
     def _load(self) -> dict[int, tuple[int, int]]:
         """Return the open half messages; read them from the queues the first time."""
         if self._open is None:
-            table = self._parts.consumer_offsets()
-            start = table.get(HALF_TOPIC, TRANSACTION_GROUP, 0) or 0
-            halves = list(half_messages(self._parts, start))
-            since_ms = min(map(_decided_from_ms, halves), default=self._parts.now_ms())
-            ops = op_records(self._parts, since_ms)
-            ends = decided(self._parts, halves, ops)
+            queues = self._parts.queues
+            halves, ops, ends = read_transactions(self._parts, queues.get(HALF_TOPIC, 0), queues.get(OP_TOPIC, 0))
             self._open = {
                 half.queue_offset: (half.message.physical_offset, ends.get(half.queue_offset, UNDECIDED)) for half in halves
             }

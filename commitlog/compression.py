@@ -12,8 +12,9 @@ from enum import IntEnum
 from importlib import import_module
 from typing import Any
 
-from commitlog.layout import COMPRESSED, COMPRESSION_MASK, COMPRESSION_SHIFT
 from storageio import StoreCorrupt, needs_extra
+
+from .layout import COMPRESSED, COMPRESSION_MASK, COMPRESSION_SHIFT
 
 LIMIT_BYTES = 64 << 20
 PIECE_SIZE = 1024  # input bytes per call, which limits the output to about 40 MiB

@@ -12,12 +12,10 @@ import lz4.frame
 import pytest
 import zstandard
 
-from commitlog import open_log
-from messagestore.read import compression
-from messagestore.read.compression import Compression, compression_of, decompress
+from commitlog import compression, open_log
+from commitlog.compression import Compression, compression_of, decompress
 from storageio import MissingExtra, StoreCorrupt
-
-from .support import BROKERS
+from tests.messagestore.support import BROKERS
 
 TEXT = b"the same words again and again, " * 400
 PACKED = {

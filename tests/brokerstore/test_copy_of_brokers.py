@@ -1,0 +1,123 @@
+"""`copy --all` of brokers' folders: everything by which a broker on the copy knows what was delivered and read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog import Message
+from commitlog.topic_names import HALF_TOPIC, OP_TOPIC
+from messagestore import MessageStore
+from messagestore.broker.config.config_files import ConfigFile
+from messagestore.broker.config.consumer_offsets import ConsumerOffsets
+from messagestore.broker.config.delay_offsets import DelayOffsets
+from messagestore.broker.config.subscription_groups import SubscriptionGroups
+from messagestore.rocksdb.database import can_read
+from messagestore.timers.layout import TIMER_TOPIC
+from storageio import REAL_DISK
+from tests.archives import unpack
+from tests.brokerstore.tool import run
+from tests.stores import small_config
+
+YEARS = Path(__file__).parents[1] / "data" / "years"
+
+
+def table(store: Path, name: str) -> dict[Any, Any]:
+    """Return a file of `config/` without its version."""
+    document = ConfigFile(REAL_DISK, str(store / "config" / name)).load().document
+    return {key: value for key, value in document.items() if key != "dataVersion"}
+
+
+@pytest.mark.skipif(not can_read(), reason="rocksdict is not installed")
+@pytest.mark.parametrize("name", ["rocksqueues551", "rocksqueues533-lmq"])
+def test_a_store_with_queues_in_rocksdb_is_copied_with_its_progress(tmp_path: Path, name: str) -> None:
+    """Queues, timers, topics and offsets of the copy are those that the source lists from RocksDB."""
+    unpack(YEARS / f"{name}.tar.xz", tmp_path)
+    old, new = tmp_path / name / "store", tmp_path / "new"
+    assert run("copy", old, "--to", new, "--all").code == 0
+    assert run("verify", new).code == 0
+    for command in (("ls", "--json"), ("offsets", "show", "--json")):
+        before, after = (run(*command, folder).json for folder in (old, new))
+        for key in ("queues", "timers", "offsets"):
+            assert (after.get(key) or []) == (before.get(key) or [])
+    with MessageStore.open(new, "r+") as store:
+        assert store.put(Message("MixPlain", b"x", queue_id=0)).queue_offset > 0
+
+
+def test_tables_of_consumers_are_copied_with_all(fixture_store: Any, tmp_path: Path) -> None:
+    """Offsets of broadcasting groups, SQL filters, modes, ordered POP state, and groups that never read."""
+    for name in ("broker-live", "broker-pop"):
+        old, new = fixture_store(name, own=True).store, tmp_path / name
+        order = {"table": {"LiveOrder@G_order": {"0": {"o": [3], "i": 60000}}, "Gone@G_order": {"0": {"o": [1]}}}}
+        (old / "config" / "consumerOrderInfo.json").write_text(json.dumps(order))
+        groups = SubscriptionGroups(REAL_DISK, str(old / "config"))
+        document = groups.document()
+        groups.replace(document | {"forbiddenTable": {"G_part": {"LiveNormal": 1}}})
+        groups.create("G_never")
+        groups.persist()
+        assert run("copy", old, "--to", new, "--all").code == 0
+        assert table(new, "consumerOffset.json") == table(old, "consumerOffset.json")
+        assert table(new, "subscriptionGroup.json").keys() == table(old, "subscriptionGroup.json").keys()
+        for member, value in table(old, "subscriptionGroup.json").items():
+            kept = {key: one for key, one in value.items() if member != "forbiddenTable" or name == "broker-live"}
+            assert table(new, "subscriptionGroup.json")[member] == kept
+        for file in ("consumerFilter.json", "messageRequestMode.json"):
+            assert [one for one in table(new, file).values() if one] == [one for one in table(old, file).values() if one]
+        kept = {key: one for key, one in order["table"].items() if name == "broker-live" and key.startswith("Live")}
+        assert table(new, "consumerOrderInfo.json").get("table", {}) == kept
+        assert run("verify", new).code == 0
+
+
+def test_pop_state_in_rocksdb_is_reported_as_not_copied(fixture_store: Any, tmp_path: Path) -> None:
+    """What its consumers have in hand is in no other file; the copy itself is complete otherwise."""
+    old = fixture_store("broker-pop", own=True).store
+    assert "kvStore" not in run("copy", old, "--to", tmp_path / "without", "--all").talk
+    (old / "kvStore").mkdir()
+    (old / "kvStore" / "CURRENT").write_text("MANIFEST-000001\n")
+    ran = run("copy", old, "--to", tmp_path / "new", "--all")
+    assert (ran.code, "not copied: kvStore" in ran.talk) == (0, True)
+
+
+def test_timers_of_topics_that_are_not_copied_stay_delivered(fixture_store: Any, tmp_path: Path) -> None:
+    """Their deliveries are not in the copied log; a topic may have been deleted since."""
+    old, new = fixture_store("broker-live").store, tmp_path / "new"
+    assert run("copy", old, "--to", new, "--topic", TIMER_TOPIC).code == 0
+    timers = [run("verify", folder, "--json").json["timers"][0]["timers"] for folder in (old, new)]
+    assert timers[1] == timers[0]
+
+
+def test_a_committed_message_names_its_half_message_in_the_copy(tmp_path: Path) -> None:
+    """Records move if others are left out; a killed program is recognised as having committed by this offset."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    with MessageStore.open(old, config=small_config()) as store:
+        store.put(Message("other", b"not copied"))
+        store.begin_transaction(Message("T", b"open"))
+        store.begin_transaction(Message("T", b"done")).commit()
+    copied = [part for topic in ("T", HALF_TOPIC, OP_TOPIC) for part in ("--topic", topic)]
+    assert run("copy", old, "--to", new, *copied).code == 0
+    with MessageStore.open(new, "r") as store:
+        [committed] = [one for queue in store.queue_ids("T") for one in store.read("T", queue)]
+        half = store.message_at(committed.prepared_transaction_offset)
+        assert half is not None and (half.topic, half.body) == (HALF_TOPIC, b"done")
+
+
+def test_progress_is_that_of_the_moment_when_the_copy_begins(tmp_path: Path) -> None:
+    """What a writer delivers, reads and counts during the copy is behind the end of the copied log: it would be lost."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    with MessageStore.open(old, config=small_config(deliver_delayed=False)) as store:
+        for number in range(3):
+            store.put(Message("T", b"%d" % number, queue_id=0, properties={"DELAY": "1"}))
+        store.put(Message("T", b"now", queue_id=0))
+
+        def deliver(_count: int) -> None:
+            offsets = DelayOffsets(REAL_DISK, str(old / "config"))
+            offsets.set(1, 3)
+            offsets.persist()
+            store.engine.consumer_offsets().commit("T", "g", 0, 1)
+
+        store.copy_topics(new, progress=deliver)
+    assert DelayOffsets(REAL_DISK, str(new / "config")).levels() == {}
+    assert ConsumerOffsets(REAL_DISK, str(new / "config")).groups() == []
