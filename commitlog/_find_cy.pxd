@@ -6,7 +6,7 @@ from commitlog._scan_cy cimport Reader
 cdef I64 NO_TIME
 
 cdef class ReadableFile:
-    cdef Reader _reader
+    cdef Reader _reader, _lookup
 
 cdef class FileList:
     cdef list _files
@@ -15,6 +15,7 @@ cdef class FileList:
 @cython.final
 cdef class LogReaders:
     cdef FileList _queue
+    cdef Bool _is_scan
     cpdef Reader of_file(self, object file)
     cpdef Reader reader_of(self, I64 offset)
     cpdef StoredMessage message_at(self, I64 offset, I32 checks=*)

@@ -16,33 +16,42 @@ from ._scan_cy import Reader
 from .checks import CHECK_ALL
 
 if not cython.compiled:
-    from storebytes._bytes_cy import I32, I64, Size
+    from storebytes._bytes_cy import I32, I64, Bool, Size
 
 NO_TIME = -1  # the store time of an offset where no record starts
 
 
 class ReadableFile:
-    """The part of a `MappedFile` that a lookup uses: the reader over its map, None until one is requested.
+    """The part of a `MappedFile` that a lookup uses: the readers over its two maps, None until one is requested.
 
     A thread may read a field that another one replaces: both do it in a critical section, which costs nothing with a GIL.
     """
 
-    __slots__ = ("_reader",)
+    __slots__ = ("_lookup", "_reader")
 
     _reader: Reader | None
+    _lookup: Reader | None
 
-    @property
-    def reader(self) -> Reader | None:
-        """The reader over the map."""
+    def reader_for(self, is_scan: bool) -> Reader | None:
+        """Return the reader over the map of scans, or over that of lookups."""
         with cython.critical_section(self):
-            return self._reader
+            return self._reader if is_scan else self._lookup
 
-    @reader.setter
-    def reader(self, reader: Reader | None) -> None:
-        """Keep the reader, or forget it."""
+    def keep_reader(self, reader: Reader | None, is_scan: bool) -> None:
+        """Keep the reader over one of the maps, or forget it."""
         with cython.critical_section(self):
-            before = self._reader if cython.compiled else None  # freed after the section
-            self._reader = reader
+            before = (self._reader, self._lookup) if cython.compiled else None  # freed after the section
+            if is_scan:
+                self._reader = reader
+            else:
+                self._lookup = reader
+        del before
+
+    def forget_readers(self) -> None:
+        """Forget both readers."""
+        with cython.critical_section(self):
+            before = (self._reader, self._lookup) if cython.compiled else None
+            self._reader = self._lookup = None
         del before
 
 
@@ -73,19 +82,21 @@ class FileList:
 
 
 class LogReaders:
-    """The readers of a log's files, found by physical offset."""
+    """The readers of a log's files, found by physical offset: those for single records, or those for many in a row."""
 
-    __slots__ = ("_queue",)
+    __slots__ = ("_is_scan", "_queue")
 
-    def __init__(self, queue: FileList) -> None:
-        """Take the `MappedFileQueue` of the log."""
+    def __init__(self, queue: FileList, is_scan: bool = False) -> None:
+        """Take the `MappedFileQueue` of the log; with `is_scan` the system reads ahead (`MappedFile.lookup_map`)."""
         self._queue = queue
+        self._is_scan: Bool = is_scan
 
     def of_file(self, file: Any) -> Reader:
         """Return the reader over one file; the file keeps it as long as its map."""
-        reader: Reader | None = file.reader
+        reader: Reader | None = file.reader_for(self._is_scan)
         if reader is None:
-            reader = file.reader = Reader(self._queue.view(file), file.start_offset)  # type: ignore[attr-defined]
+            reader = self._queue.new_reader(file, self._is_scan)  # type: ignore[attr-defined]
+            file.keep_reader(reader, self._is_scan)
         return reader
 
     def reader_of(self, offset: I64) -> Reader | None:
@@ -105,7 +116,7 @@ class LogReaders:
         if 0 <= position < len(files):
             held: ReadableFile = cython.cast(ReadableFile, files[position])
             with cython.critical_section(held):
-                reader = held._reader
+                reader = held._reader if self._is_scan else held._lookup
             if reader is not None and reader.base <= offset < reader.base + reader.size:
                 return reader
         file = self._queue.find(offset)  # type: ignore[attr-defined]

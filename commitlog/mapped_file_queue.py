@@ -9,14 +9,17 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
 from itertools import pairwise
+from typing import TypeVar
 
 from storageio import Disk, DiskError, DiskFull, StoreCorrupt, maps_max
 
 from ._find_cy import FileList
+from ._scan_cy import Reader
 from .log_paths import LogPaths
 from .mapped_file import MappedFile
 from .offset_files import OffsetFile, file_name
 
+Mapped = TypeVar("Mapped")
 SCARCE = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # out of descriptors or addresses: fewer maps may help
 
 
@@ -144,17 +147,28 @@ class MappedFileQueue(FileList):
 
         A map that a reader still uses stays valid without being counted.
         """
+        return self._mapped(file, lambda: file.view)
+
+    def new_reader(self, file: MappedFile, is_scan: bool) -> Reader:
+        """Return a reader over a file's map, or over its map for lookups, which counts with it."""
+        if is_scan:
+            return Reader(self.view(file), file.start_offset)
+        made = self._mapped(file, lambda: file.lookup_map)
+        return Reader(made.view, file.start_offset, made)
+
+    def _mapped(self, file: MappedFile, mapped: Callable[[], Mapped]) -> Mapped:
+        """Return what `mapped` does, from a bounded number of maps."""
         with self._lock:
             self._used[file.start_offset] = file
             self._used.move_to_end(file.start_offset)
             self._keep_maps(self._maps_max)
             try:
-                return file.view
+                return mapped()
             except DiskError as error:
                 if error.errno not in SCARCE:
                     raise
                 self._keep_maps(1)
-                return file.view
+                return mapped()
 
     def _keep_maps(self, count: int) -> None:
         """Drop the least recently used maps, except that of the file being written."""
