@@ -4,6 +4,7 @@ from commitlog._message_cy cimport StoredMessage
 from commitlog._scan_cy cimport Reader
 
 cdef I64 NO_TIME
+cdef Size LARGE_RECORD, RECORD_SIZE_MIN, SIZE_AT
 
 cdef class ReadableFile:
     cdef Reader _reader, _lookup
@@ -15,8 +16,9 @@ cdef class FileList:
 @cython.final
 cdef class LogReaders:
     cdef FileList _queue
-    cdef Bool _is_scan
+    cdef LogReaders _scans
     cpdef Reader of_file(self, object file)
     cpdef Reader reader_of(self, I64 offset)
+    cdef Reader for_record(self, Reader reader, Size at)
     cpdef StoredMessage message_at(self, I64 offset, I32 checks=*)
     cpdef Size store_time(self, I64 offset) except? -1

@@ -11,7 +11,7 @@ cdef I32 BAD_BODY_CRC, BAD_RECORD_CRC, SPACE
 cdef Source _KEYS, _UNIQ_KEY
 cdef Source _ZERO_BLOCK
 cdef Size BLOCK_SIZE
-cdef Size AHEAD, NAMES_MAX, AHEAD_VIEWS, FETCHED_LEAST, NONE_FETCHED, PREFETCHED_MAX, RECORD_PREFETCH_SIZE, RECORD_SIZE_MIN
+cdef Size AHEAD, NAMES_MAX, AHEAD_VIEWS, PREFETCHED_MAX, RECORD_PREFETCH_SIZE, RECORD_SIZE_MIN
 cdef I32 MAGIC_V1, MAGIC_V2
 cdef Size ENTRY_HEADER_SIZE, ENTRY_INDEX_AT, ENTRY_POSITION_AT, ENTRY_SIZE_AT, ENTRY_TERM_AT, ENTRY_UNIT_SIZE
 cdef I32 ENTRY_MAGIC, BAD_ENTRY
@@ -28,12 +28,9 @@ cdef class Reader:
     cdef dict _names
     cdef readonly I64 base
     cdef readonly Size size
-    cdef Size _fetched_least
-    cdef object _lookup_map
     cpdef StoredMessage decode(self, Size at, I32 checks=*)
     cpdef StoredMessage decode_keyed(self, Size at, bytes topic, bytes key, I32 checks=*)
     cpdef Size store_time(self, Size at) except? -1
-    cdef Bool _fetch(self, Size at, Size size) except -1
     cdef Bool _is_record(self, Size position, Size size, I32 checks)
     cdef StoredMessage _decode(self, Size at)
     cdef tuple _last

@@ -13,8 +13,6 @@ try:
     import cython
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
-from storageio import Map
-
 from ._message_cy import StoredMessage
 from .checks import BAD_BODY_CRC, BAD_ENTRY, BAD_RECORD_CRC, CHECK_ALL, STOPS
 from .entry_layout import (
@@ -45,8 +43,6 @@ AHEAD = 4  # units whose records are prefetched
 AHEAD_VIEWS = 8
 PREFETCHED_MAX = 4096  # bytes of a record that are prefetched
 RECORD_PREFETCH_SIZE = 1536
-FETCHED_LEAST = 16 << 10  # bytes of a record that a lookup requests at once: the request costs as much as decoding it
-NONE_FETCHED = 1 << 32  # more than any record has
 CHECKED_MAX = 256 << 20  # bytes that one search spends on wrong checksums; real damage costs a few megabytes
 SMALL_RECORD_SIZE = 16 << 10  # after CHECKED_MAX, only records up to this size are checked
 BLOCK_SIZE = 4096  # compared with zeros in one step
@@ -58,15 +54,10 @@ PAIRS_COMPARED_MAX = 256  # how many earlier pairs are compared to find a duplic
 class Reader:
     """Decoder of the records of one buffer.  `base` is the physical offset of the buffer's first byte."""
 
-    __slots__ = ("_fetched_least", "_last", "_lookup_map", "_names", "_source", "_view", "base", "size")
+    __slots__ = ("_last", "_names", "_source", "_view", "base", "size")
 
-    def __init__(self, buffer: Any, base: int = 0, lookup_map: Map | None = None) -> None:
-        """Hold the buffer: a map stays valid as long as this reader exists.
-
-        `lookup_map` is the map of the buffer if the system does not read ahead in it.
-        """
-        self._lookup_map = lookup_map
-        self._fetched_least: Size = FETCHED_LEAST if lookup_map is not None else NONE_FETCHED
+    def __init__(self, buffer: Any, base: int = 0) -> None:
+        """Hold the buffer: a map stays valid as long as this reader exists."""
         self._view = memoryview(buffer).cast("B")
         self._source: Source = source_of(self._view)
         self.size = len(self._view)
@@ -76,20 +67,9 @@ class Reader:
 
     def decode(self, at: Size, checks: I32 = CHECK_ALL) -> StoredMessage | None:
         """Return the record at `at`, None if there is none; `check` returns what is found instead."""
-        source: Source = self._source
-        if at < 0 or at > self.size - RECORD_SIZE_MIN:
-            return None
-        if get_i32(source, at + SIZE_AT) >= self._fetched_least:
-            self._fetch(at, get_i32(source, at + SIZE_AT))
-        if check_record(source, at, self.size, self.base, checks) <= 0:
+        if at < 0 or at > self.size or check_record(self._source, at, self.size, self.base, checks) <= 0:
             return None
         return self._decode(at)
-
-    def _fetch(self, at: Size, size: Size) -> Bool:
-        """Request a large record at once; otherwise each of its pages would be a read."""
-        if size <= self.size - at:
-            self._lookup_map.fetch(at, at + size)  # type: ignore[union-attr]
-        return True
 
     def decode_keyed(self, at: Size, topic: bytes, key: bytes, checks: I32 = CHECK_ALL) -> StoredMessage | None:
         """Decode like `decode`, but return None for another topic or without the key, before a checksum is computed.
@@ -97,11 +77,7 @@ class Reader:
         A key is a word of the property KEYS or the whole of UNIQ_KEY; bytes are compared.
         """
         source: Source = self._source
-        if at < 0 or at > self.size - RECORD_SIZE_MIN:
-            return None
-        if get_i32(source, at + SIZE_AT) >= self._fetched_least:
-            self._fetch(at, get_i32(source, at + SIZE_AT))
-        if check_record(source, at, self.size, self.base, 0) <= 0:
+        if at < 0 or at > self.size or check_record(source, at, self.size, self.base, 0) <= 0:
             return None
         position: Size = topic_position(source, at)
         topic_size: Size = topic_size_at(source, at, position)
@@ -111,9 +87,7 @@ class Reader:
         position += topic_size
         if not _has_key(source, position + 2, get_i16(source, position), source_of_bytes(key), len(key)):
             return None
-        if check_record(source, at, self.size, self.base, checks) <= 0:
-            return None
-        return self._decode(at)
+        return self.decode(at, checks)
 
     def store_time(self, at: Size) -> Size:
         """Return the store time of the record at `at` in ms, -1 if none with this physical offset starts there.

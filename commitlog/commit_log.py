@@ -100,8 +100,8 @@ class CommitLog(Closing):
         self.disk = disk
         self.queue = MappedFileQueue(disk, paths, size, writable=writable, on_failed=on_failed)
         self.queue.load(listed)
-        self.readers = LogReaders(self.queue)
-        self.scan_readers = LogReaders(self.queue, True)
+        self.scan_readers = LogReaders(self.queue)
+        self.readers = LogReaders(self.queue, self.scan_readers)
         self.appender = Appender(
             self._next_file, size, offsets or QueueOffsets(), encode_host(host), with_crc, clock, body_size_max
         )

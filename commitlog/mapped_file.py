@@ -92,7 +92,7 @@ class MappedFile(ReadableFile, Closing):
     @property
     def is_mapped(self) -> bool:
         """Whether this object holds a map."""
-        return self._map is not None
+        return self._map is not None or self._lookup_map is not None
 
     @property
     def is_full(self) -> bool:
@@ -108,8 +108,8 @@ class MappedFile(ReadableFile, Closing):
         return self._map.view
 
     @property
-    def lookup_map(self) -> Map:
-        """A second map of the file, for records that are read one at a time.
+    def lookup_view(self) -> memoryview:
+        """All bytes, through a second map of the file, for records that are read one at a time.
 
         It is the same one while this process fills the file: the pages are there, as they were written through that map.
 
@@ -118,15 +118,13 @@ class MappedFile(ReadableFile, Closing):
         their own.
         """
         if self._is_fresh:
-            _ = self.view
-            assert self._map is not None
-            return self._map
+            return self.view
         if self._lookup_map is None:
             made = self._opened().map(self.size_bytes, writable=False)
             made.expect_random()
             self._lookup_map = made
             self._close_idle()
-        return self._lookup_map
+        return self._lookup_map.view
 
     def _close_idle(self) -> None:
         """Close the descriptor of a file that is not written any more."""

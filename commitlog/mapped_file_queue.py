@@ -9,7 +9,6 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
 from itertools import pairwise
-from typing import TypeVar
 
 from storageio import Disk, DiskError, DiskFull, StoreCorrupt, maps_max
 
@@ -19,7 +18,6 @@ from .log_paths import LogPaths
 from .mapped_file import MappedFile
 from .offset_files import OffsetFile, file_name
 
-Mapped = TypeVar("Mapped")
 SCARCE = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # out of descriptors or addresses: fewer maps may help
 
 
@@ -151,12 +149,10 @@ class MappedFileQueue(FileList):
 
     def new_reader(self, file: MappedFile, is_scan: bool) -> Reader:
         """Return a reader over a file's map, or over its map for lookups, which counts with it."""
-        if is_scan:
-            return Reader(self.view(file), file.start_offset)
-        made = self._mapped(file, lambda: file.lookup_map)
-        return Reader(made.view, file.start_offset, made)
+        view = self.view(file) if is_scan else self._mapped(file, lambda: file.lookup_view)
+        return Reader(view, file.start_offset)
 
-    def _mapped(self, file: MappedFile, mapped: Callable[[], Mapped]) -> Mapped:
+    def _mapped(self, file: MappedFile, mapped: Callable[[], memoryview]) -> memoryview:
         """Return what `mapped` does, from a bounded number of maps."""
         with self._lock:
             self._used[file.start_offset] = file

@@ -94,9 +94,6 @@ class Map(Resource, Protocol):
     def expect_random(self) -> None:
         """Advise the system not to read ahead around a touched page."""
 
-    def fetch(self, start: int, stop: int) -> None:
-        """Request the bytes of start..stop, which are used next, in as few reads as possible; do not wait for them."""
-
     def expect_sequential(self) -> None:
         """Advise the system to read far ahead of the touched pages."""
 

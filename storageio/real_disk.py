@@ -85,14 +85,6 @@ class RealMap(Closing):
         """Advise sequential access; a kernel that rejects the advice is no error."""
         self._advise("MADV_SEQUENTIAL")
 
-    def fetch(self, start: int, stop: int) -> None:
-        """Advise the use of the range; a kernel that rejects the advice is no error."""
-        held = self._mmap  # another thread may close the map meanwhile
-        if held is not None and hasattr(mmap, "MADV_WILLNEED"):
-            first = start // PAGE_SIZE * PAGE_SIZE
-            with contextlib.suppress(OSError):
-                held.madvise(mmap.MADV_WILLNEED, first, stop - first)
-
     def _advise(self, name: str) -> None:
         if self._mmap is not None and hasattr(mmap, name):
             with contextlib.suppress(OSError):

@@ -62,9 +62,6 @@ class ForgettingMap(Closing):
     def expect_random(self) -> None:
         """Do nothing: memory has no read-ahead."""
 
-    def fetch(self, start: int, stop: int) -> None:
-        """Do nothing: memory has no read-ahead."""
-
     def expect_sequential(self) -> None:
         """Do nothing: memory has no read-ahead."""
 

@@ -39,10 +39,6 @@ class WrappedMap(Closing):
         self._disk.before("populate", self._path)
         self._inner.populate(start, stop)
 
-    def fetch(self, start: int, stop: int) -> None:
-        """Pass it on without the hook: advice cannot fail."""
-        self._inner.fetch(start, stop)
-
     def expect_random(self) -> None:
         """Pass it on without the hook: advice cannot fail."""
         self._inner.expect_random()
