@@ -13,6 +13,7 @@ from enum import Enum
 from itertools import chain
 
 from commitlog import CommitLog, MappedFile, Reader, StoredMessage, without_fillers
+from commitlog._find_cy import LogReaders
 from commitlog.checks import CHECK_READ
 from consumequeue import AllQueues, ConsumeQueueExt, Queue, is_ext_address
 from consumequeue.layout import UNIT, UNIT_SIZE
