@@ -104,7 +104,8 @@ class MappedFile(ReadableFile, Closing):
         """All bytes of the file, writable if the file is."""
         if self._map is None:
             self._map = self._opened().map(self.size_bytes, writable=self.writable)
-            self._close_idle()
+            if not self.writable or self.flushed == self.size_bytes:
+                self._close_file()
         return self._map.view
 
     @property
@@ -120,16 +121,11 @@ class MappedFile(ReadableFile, Closing):
         if self._is_fresh:
             return self.view
         if self._lookup_map is None:
-            made = self._opened().map(self.size_bytes, writable=False)
+            with self._disk.open(self.path, Mode.READ) as file:  # not `_file`, which another thread closes after a flush
+                made = file.map(self.size_bytes, writable=False)
             made.expect_random()
             self._lookup_map = made
-            self._close_idle()
         return self._lookup_map.view
-
-    def _close_idle(self) -> None:
-        """Close the descriptor of a file that is not written any more."""
-        if not self.writable or self.flushed == self.size_bytes:
-            self._close_file()
 
     def allocate(self, end: int) -> int:
         """Allocate blocks from the written position to at least `end`; return the position up to which there are some.
@@ -206,7 +202,7 @@ class MappedFile(ReadableFile, Closing):
             self.flushed = goal
         if self.flushed == self.size_bytes:
             self._close_file()
-            if self._is_fresh:
+            if self._is_fresh:  # from now on other files take the memory of its pages
                 self._is_fresh = False
                 self.keep_reader(None, False)
         return self.flushed

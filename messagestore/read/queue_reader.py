@@ -13,7 +13,6 @@ from enum import Enum
 from itertools import chain
 
 from commitlog import CommitLog, MappedFile, Reader, StoredMessage, without_fillers
-from commitlog._find_cy import LogReaders
 from commitlog.checks import CHECK_READ
 from consumequeue import AllQueues, ConsumeQueueExt, Queue, is_ext_address
 from consumequeue.layout import UNIT, UNIT_SIZE
@@ -26,6 +25,7 @@ DECODED_UNITS = 256  # decoded in one call
 DECODED_BYTES = 1 << 20
 RAW_UNITS = 256  # views in one list: few enough that Python's garbage collector has no reason to run
 PAST_ALL = 1 << 62
+ReadRecord = Callable[[int, int], StoredMessage | None]  # of a physical offset, with `commitlog.checks`
 NEAR_BYTES = 1 << 20  # a reading ahead of 8 MiB costs as much as some 30 records read alone, and serves the next page as well
 
 
@@ -105,7 +105,7 @@ class QueueReader:
         found = 0
         next_file = -1
         offsets = queue.offsets_of(number, len(packed) // UNIT_SIZE)
-        readers = self._readers_for(packed, max_count)
+        read = self._reads_of(packed, max_count)
         units = zip(UNIT.iter_unpack(packed), offsets, strict=False)
         for position, ((physical, size, code), (first, count)) in enumerate(units, number):
             if found:
@@ -124,24 +124,24 @@ class QueueReader:
                     page.status = GetStatus.MESSAGE_WAS_REMOVING
                 next_file = self._log.queue.roll_next_file(physical)
                 continue
-            message = self.message_or_gone(queue, position, physical, size, readers)
+            message = self.message_or_gone(queue, position, physical, size, read)
             if message is not None and not message.is_filler and (tags is None or message.tags in tags):
                 found += count
                 page.messages.append(message)
                 page.size_bytes += size
                 page.status = GetStatus.FOUND
 
-    def _readers_for(self, packed: memoryview, count: int) -> LogReaders:
-        """Return the log's readers for the first records of some units.
+    def _reads_of(self, packed: memoryview, count: int) -> ReadRecord:
+        """Return how to read the records of the first units: with or without reading ahead.
 
         Reading ahead pays off where one reading brings the next record along; otherwise it costs more than the records.
         """
         last = min(len(packed) // UNIT_SIZE, count) - 1
         if last < 1:
-            return self._log.readers
+            return self._log.readers.message_at
         at = last * UNIT_SIZE
         distance = int.from_bytes(packed[at : at + 8], "big") - int.from_bytes(packed[:8], "big")
-        return self._log.scan_readers if distance < last * NEAR_BYTES else self._log.readers
+        return (self._log.scan_readers if distance < last * NEAR_BYTES else self._log.readers).message_at
 
     def _plain_code(self, queue: Queue, code: int) -> int | None:
         """Return a unit's tags code, from the extended unit where it has one; None where that is gone."""
@@ -153,20 +153,20 @@ class QueueReader:
     # Single records
 
     def message_or_gone(
-        self, queue: Queue, number: int, physical: int, size: int, readers: LogReaders | None = None
+        self, queue: Queue, number: int, physical: int, size: int, read: ReadRecord | None = None
     ) -> StoredMessage | None:
         """Return a unit's record; None when it left the log meanwhile: expired, or cut by another process's recovery."""
-        readers = readers or self._log.readers
+        read = read or self._log.readers.message_at
         try:
-            return self._message(queue, number, physical, size, readers)
+            return self._message(queue, number, physical, size, read)
         except (StoreCorrupt, DiskError):
             self._refresh()
             if physical < self._log.min_offset or not queue.still_points_at(number, physical, size):
                 return None
-            return self._message(queue, number, physical, size, readers)
+            return self._message(queue, number, physical, size, read)
 
-    def _message(self, queue: Queue, number: int, physical: int, size: int, readers: LogReaders) -> StoredMessage:
-        message = readers.message_at(physical, CHECK_READ)
+    def _message(self, queue: Queue, number: int, physical: int, size: int, read: ReadRecord) -> StoredMessage:
+        message = read(physical, CHECK_READ)
         if message is None or message.size != size:
             found = "no whole record" if message is None else f"a record of {message.size} bytes"
             offset = next(iter(queue.offsets_of(number, 1)), (number, 1))[0]
