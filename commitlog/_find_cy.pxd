@@ -4,9 +4,10 @@ from commitlog._message_cy cimport StoredMessage
 from commitlog._scan_cy cimport Reader
 
 cdef I64 NO_TIME
+cdef Size LARGE_RECORD, RECORD_SIZE_MIN, SIZE_AT
 
 cdef class ReadableFile:
-    cdef Reader _reader
+    cdef Reader _reader, _lookup
 
 cdef class FileList:
     cdef list _files
@@ -15,7 +16,9 @@ cdef class FileList:
 @cython.final
 cdef class LogReaders:
     cdef FileList _queue
+    cdef LogReaders _scans
     cpdef Reader of_file(self, object file)
     cpdef Reader reader_of(self, I64 offset)
+    cdef Reader for_record(self, Reader reader, Size at)
     cpdef StoredMessage message_at(self, I64 offset, I32 checks=*)
     cpdef Size store_time(self, I64 offset) except? -1

@@ -100,7 +100,8 @@ class CommitLog(Closing):
         self.disk = disk
         self.queue = MappedFileQueue(disk, paths, size, writable=writable, on_failed=on_failed)
         self.queue.load(listed)
-        self.readers = LogReaders(self.queue)
+        self.scan_readers = LogReaders(self.queue)
+        self.readers = LogReaders(self.queue, self.scan_readers)
         self.appender = Appender(
             self._next_file, size, offsets or QueueOffsets(), encode_host(host), with_crc, clock, body_size_max
         )
@@ -252,8 +253,8 @@ class CommitLog(Closing):
                 file.flushed = 0
 
     def reader(self, file: MappedFile) -> Reader:
-        """Return the reader of one file, kept as long as its map."""
-        return self.readers.of_file(file)
+        """Return the reader of one file for many records in a row, kept as long as its map."""
+        return self.scan_readers.of_file(file)
 
     def own_reader(self, file: MappedFile) -> Reader:
         """Return a reader of one file that the calling thread may take views from; see `storageio.own_view`."""

@@ -47,7 +47,9 @@ class MappedFile(ReadableFile, Closing):
         self._file: File | None = None
         self._direct: File | None = None
         self._map: Map | None = None
-        self.reader = None  # the reader over the map, created on demand
+        self._lookup_map: Map | None = None
+        self._is_fresh = False  # created here and not yet full and flushed
+        self.forget_readers()  # they are created on demand
 
     @classmethod
     def create(cls, disk: Disk, path: str, start_offset: int, size_bytes: int, *, whole: bool = False) -> MappedFile:
@@ -57,6 +59,7 @@ class MappedFile(ReadableFile, Closing):
         """
         made = cls(disk, path, start_offset, size_bytes, writable=True)
         made.is_synced = False
+        made._is_fresh = True
         there = disk.stat(path)
         if there is not None and there.size_bytes > 0:
             raise StoreCorrupt("a file where the next one goes", file=path, offset=0, expected="none", found=there.size_bytes)
@@ -89,7 +92,7 @@ class MappedFile(ReadableFile, Closing):
     @property
     def is_mapped(self) -> bool:
         """Whether this object holds a map."""
-        return self._map is not None
+        return self._map is not None or self._lookup_map is not None
 
     @property
     def is_full(self) -> bool:
@@ -104,6 +107,25 @@ class MappedFile(ReadableFile, Closing):
             if not self.writable or self.flushed == self.size_bytes:
                 self._close_file()
         return self._map.view
+
+    @property
+    def lookup_view(self) -> memoryview:
+        """All bytes, through a second map of the file, for records that are read one at a time.
+
+        It is the same one while this process fills the file: the pages are there, as they were written through that map.
+
+        A page fault reads around its page, 128 KiB or as much as the system is set to (8 MiB on some), which a scan needs and a
+        single record does not.  Advice is per map, and appends, walks and lookups use a file at the same time: so lookups have
+        their own.
+        """
+        if self._is_fresh:
+            return self.view
+        if self._lookup_map is None:
+            with self._disk.open(self.path, Mode.READ) as file:  # not `_file`, which another thread closes after a flush
+                made = file.map(self.size_bytes, writable=False)
+            made.expect_random()
+            self._lookup_map = made
+        return self._lookup_map.view
 
     def allocate(self, end: int) -> int:
         """Allocate blocks from the written position to at least `end`; return the position up to which there are some.
@@ -180,6 +202,9 @@ class MappedFile(ReadableFile, Closing):
             self.flushed = goal
         if self.flushed == self.size_bytes:
             self._close_file()
+            if self._is_fresh:  # from now on other files take the memory of its pages
+                self._is_fresh = False
+                self.keep_reader(None, False)
         return self.flushed
 
     def sync(self) -> None:
@@ -213,11 +238,12 @@ class MappedFile(ReadableFile, Closing):
         self.allocated = -1
 
     def drop_map(self) -> None:
-        """Drop the map; views that others hold stay valid."""
-        self.reader = None
-        if self._map is not None:
-            self._map.close()
-            self._map = None
+        """Drop the maps; views that others hold stay valid."""
+        self.forget_readers()
+        for held in (self._map, self._lookup_map):
+            if held is not None:
+                held.close()
+        self._map = self._lookup_map = None
 
     def close(self) -> None:
         """Close map and descriptor; nothing is synced."""

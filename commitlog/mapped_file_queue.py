@@ -13,6 +13,7 @@ from itertools import pairwise
 from storageio import Disk, DiskError, DiskFull, StoreCorrupt, maps_max
 
 from ._find_cy import FileList
+from ._scan_cy import Reader
 from .log_paths import LogPaths
 from .mapped_file import MappedFile
 from .offset_files import OffsetFile, file_name
@@ -144,17 +145,26 @@ class MappedFileQueue(FileList):
 
         A map that a reader still uses stays valid without being counted.
         """
+        return self._mapped(file, lambda: file.view)
+
+    def new_reader(self, file: MappedFile, is_scan: bool) -> Reader:
+        """Return a reader over a file's map, or over its map for lookups, which counts with it."""
+        view = self.view(file) if is_scan else self._mapped(file, lambda: file.lookup_view)
+        return Reader(view, file.start_offset)
+
+    def _mapped(self, file: MappedFile, mapped: Callable[[], memoryview]) -> memoryview:
+        """Return what `mapped` does, from a bounded number of maps."""
         with self._lock:
             self._used[file.start_offset] = file
             self._used.move_to_end(file.start_offset)
             self._keep_maps(self._maps_max)
             try:
-                return file.view
+                return mapped()
             except DiskError as error:
                 if error.errno not in SCARCE:
                     raise
                 self._keep_maps(1)
-                return file.view
+                return mapped()
 
     def _keep_maps(self, count: int) -> None:
         """Drop the least recently used maps, except that of the file being written."""

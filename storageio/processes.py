@@ -97,7 +97,10 @@ def memory_bytes() -> int:
 
 
 def maps_max(size_bytes: int) -> int:
-    """Return how many maps of this size a store keeps: at most a quarter of the addresses, and an eighth of the descriptors."""
+    """Return how many files of this size a store keeps mapped.
+
+    With one map each they take at most a quarter of the addresses and an eighth of the descriptors; a log file has up to two.
+    """
     return max(1, min(MAPS_MAX, max(MAPS_LEAST, _descriptors_max() // 8), ADDRESSES // 4 // size_bytes))
 
 

@@ -326,10 +326,11 @@ class KeyQuery:
         if not self._is_encoded:
             self._encode()
         if self._is_unusual:
-            message = reader.decode(offset - reader.base, CHECK_READ)
+            message = self._readers.for_record(reader, offset - reader.base).decode(offset - reader.base, CHECK_READ)
             if message is None or not has_key(message, self._topic_text, self._key_text):
                 return False
         else:
+            reader = self._readers.for_record(reader, offset - reader.base)
             message = reader.decode_keyed(offset - reader.base, self._topic, self._key, CHECK_READ)
             if message is None:
                 return False

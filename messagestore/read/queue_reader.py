@@ -25,6 +25,8 @@ DECODED_UNITS = 256  # decoded in one call
 DECODED_BYTES = 1 << 20
 RAW_UNITS = 256  # views in one list: few enough that Python's garbage collector has no reason to run
 PAST_ALL = 1 << 62
+ReadRecord = Callable[[int, int], StoredMessage | None]  # of a physical offset, with `commitlog.checks`
+NEAR_BYTES = 1 << 20  # a reading ahead of 8 MiB costs as much as some 30 records read alone, and serves the next page as well
 
 
 class GetStatus(Enum):
@@ -103,6 +105,7 @@ class QueueReader:
         found = 0
         next_file = -1
         offsets = queue.offsets_of(number, len(packed) // UNIT_SIZE)
+        read = self._reads_of(packed, max_count)
         units = zip(UNIT.iter_unpack(packed), offsets, strict=False)
         for position, ((physical, size, code), (first, count)) in enumerate(units, number):
             if found:
@@ -121,12 +124,24 @@ class QueueReader:
                     page.status = GetStatus.MESSAGE_WAS_REMOVING
                 next_file = self._log.queue.roll_next_file(physical)
                 continue
-            message = self.message_or_gone(queue, position, physical, size)
+            message = self.message_or_gone(queue, position, physical, size, read)
             if message is not None and not message.is_filler and (tags is None or message.tags in tags):
                 found += count
                 page.messages.append(message)
                 page.size_bytes += size
                 page.status = GetStatus.FOUND
+
+    def _reads_of(self, packed: memoryview, count: int) -> ReadRecord:
+        """Return how to read the records of the first units: with or without reading ahead.
+
+        Reading ahead pays off where one reading brings the next record along; otherwise it costs more than the records.
+        """
+        last = min(len(packed) // UNIT_SIZE, count) - 1
+        if last < 1:
+            return self._log.readers.message_at
+        at = last * UNIT_SIZE
+        distance = int.from_bytes(packed[at : at + 8], "big") - int.from_bytes(packed[:8], "big")
+        return (self._log.scan_readers if distance < last * NEAR_BYTES else self._log.readers).message_at
 
     def _plain_code(self, queue: Queue, code: int) -> int | None:
         """Return a unit's tags code, from the extended unit where it has one; None where that is gone."""
@@ -137,18 +152,21 @@ class QueueReader:
 
     # Single records
 
-    def message_or_gone(self, queue: Queue, number: int, physical: int, size: int) -> StoredMessage | None:
+    def message_or_gone(
+        self, queue: Queue, number: int, physical: int, size: int, read: ReadRecord | None = None
+    ) -> StoredMessage | None:
         """Return a unit's record; None when it left the log meanwhile: expired, or cut by another process's recovery."""
+        read = read or self._log.readers.message_at
         try:
-            return self._message(queue, number, physical, size)
+            return self._message(queue, number, physical, size, read)
         except (StoreCorrupt, DiskError):
             self._refresh()
             if physical < self._log.min_offset or not queue.still_points_at(number, physical, size):
                 return None
-            return self._message(queue, number, physical, size)
+            return self._message(queue, number, physical, size, read)
 
-    def _message(self, queue: Queue, number: int, physical: int, size: int) -> StoredMessage:
-        message = self._log.message_at(physical, CHECK_READ)
+    def _message(self, queue: Queue, number: int, physical: int, size: int, read: ReadRecord) -> StoredMessage:
+        message = read(physical, CHECK_READ)
         if message is None or message.size != size:
             found = "no whole record" if message is None else f"a record of {message.size} bytes"
             offset = next(iter(queue.offsets_of(number, 1)), (number, 1))[0]

@@ -40,11 +40,13 @@ class WrappedMap(Closing):
         self._inner.populate(start, stop)
 
     def expect_random(self) -> None:
-        """Pass it on without the hook: advice cannot fail."""
+        """Note it and pass it on without the hook: advice cannot fail."""
+        self._disk.advised("expect random", self._path)
         self._inner.expect_random()
 
     def expect_sequential(self) -> None:
-        """Pass it on without the hook: advice cannot fail."""
+        """Note it and pass it on without the hook: advice cannot fail."""
+        self._disk.advised("expect sequential", self._path)
         self._inner.expect_sequential()
 
     def close(self) -> None:
@@ -134,6 +136,9 @@ class WrappedDisk:
     def before(self, operation: str, path: str) -> None:
         """Receive the operation's name before the call; override this."""
 
+    def advised(self, advice: str, path: str) -> None:
+        """Receive the advice given for a map; override this."""
+
     def open(self, path: str, mode: Mode) -> File:
         """Run the hook as `open` or `create`, then open."""
         self.before("create" if mode is Mode.CREATE else "open", path)
@@ -208,10 +213,15 @@ class CountingDisk(WrappedDisk):
         """Wrap the disk `inner`."""
         super().__init__(inner)
         self.calls: list[Call] = []
+        self.advice: list[Call] = []  # not among the calls, because it cannot fail
 
     def before(self, operation: str, path: str) -> None:
         """Record the operation and the path."""
         self.calls.append(Call(operation, path))
+
+    def advised(self, advice: str, path: str) -> None:
+        """Record the advice and the path."""
+        self.advice.append(Call(advice, path))
 
     @property
     def counts(self) -> Counter[str]:
