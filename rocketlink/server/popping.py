@@ -166,6 +166,11 @@ class Popping:
                 pop.connection.send(answer)
         self._waiting = left
 
+    def forget(self, topic: str, group: str) -> None:
+        """Let a group begin again at its committed offsets; handles of messages that it has taken name none any longer."""
+        for key in [key for key in self._queues if key[:2] == (topic, group)]:
+            self._count -= len(self._queues.pop(key).taken)
+
     def closed(self, connection: Connection) -> None:
         """Forget the requests of a client that is gone, and queues of groups without clients.  Messages keep their time."""
         self._waiting = [pop for pop in self._waiting if pop.connection is not connection]

@@ -220,12 +220,6 @@ class BrokerTables:
         }  # fmt: skip
         return request.answer(SUCCESS, body="".join(f"{name}={value}\n" for name, value in found.items()).encode())
 
-    def state(self, request: Command) -> Command:
-        """Answer with the range of the log."""
-        low, high = self._engine.low_offset, max(0, self._store.log_end)
-        table = {"commitLogMinOffset": str(low), "commitLogMaxOffset": str(high)}
-        return request.answer(SUCCESS, body=json_body({"table": table}))
-
     def _broker(self) -> dict[str, Any]:
         identity = self._identity
         return {"cluster": identity.cluster, "brokerName": identity.name, "brokerAddrs": {"0": identity.address}}
