@@ -35,7 +35,7 @@ _KV = "this name server keeps no settings"
 _ROUTES = "this name server has one broker; change the permissions of its topics"
 REASONS = {  # code of a request -> why it is refused
     codes.UPDATE_BROKER_CONFIG: "settings are given when the store is opened",
-    codes.PUT_KV_CONFIG: _KV, codes.GET_KV_CONFIG: _KV, codes.DELETE_KV_CONFIG: _KV,
+    codes.PUT_KV_CONFIG: _KV, codes.GET_KV_CONFIG: _KV, codes.POP_ROLLBACK: "messages in POP mode are not kept in the store",
     codes.UPDATE_NAMESRV_CONFIG: _KV, codes.GET_NAMESRV_CONFIG: _KV,
     codes.WIPE_WRITE_PERM_OF_BROKER: _ROUTES, codes.ADD_WRITE_PERM_OF_BROKER: _ROUTES,
     codes.CLEAN_UNUSED_TOPIC: "queues are deleted with their topic",
@@ -51,6 +51,9 @@ REASONS = {  # code of a request -> why it is refused
     codes.SET_COMMITLOG_READ_MODE: "the store decides how it reads its files",
     **dict.fromkeys(range(codes.AUTH_CREATE_USER, codes.AUTH_LIST_ACL + 1), _AUTH),
 }  # fmt: skip
+
+
+ORDERS = "ORDER_TOPIC_CONFIG"  # the namespace with the queues of topics in order, as "BROKER:QUEUES;..."
 
 
 class Administration:
@@ -148,7 +151,7 @@ class Administration:
         found = {}
         for one in range(known.read_queues) if queue_id < 0 else [queue_id]:
             found[one] = self._target(request, topic, group, one)
-        existing = set(self._store.queue_ids(topic))
+        existing = set(self._engine.lookup.queue_ids(topic))  # the offsets of a queue without messages stay
         for one, offset in found.items():
             if one in existing:
                 self._store.reset_offsets(topic, group, offset, queues=[one])
@@ -243,6 +246,19 @@ class Administration:
             answer = self._tables.set_group(one)
             if answer.code != SUCCESS:
                 return answer
+        return request.answer(SUCCESS)
+
+    def put_setting(self, request: Command) -> Command:
+        """Accept that a topic is in order in its queues here: that needs no setting.  Refuse any other setting."""
+        fields = request.fields
+        known = self._engine.topics.get(fields.get("key", ""))
+        is_order = fields.get("namespace") == ORDERS and known is not None
+        if is_order and known is not None and fields.get("value") == f"{self._identity.name}:{known.write_queues}":
+            return request.answer(SUCCESS)
+        return refused(request)
+
+    def delete_setting(self, request: Command) -> Command:
+        """Answer a name server's client that deletes a setting: there is none."""
         return request.answer(SUCCESS)
 
     def delete_expired(self, request: Command) -> Command:

@@ -176,6 +176,7 @@ def _operators_table(administration: Administration, progress: Progress) -> dict
         codes.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: administration.set_groups,
         codes.DELETE_EXPIRED_COMMITLOG: administration.delete_expired,
         codes.CLEAN_EXPIRED_CONSUMEQUEUE: administration.delete_expired,
+        codes.PUT_KV_CONFIG: administration.put_setting, codes.DELETE_KV_CONFIG: administration.delete_setting,
     }  # fmt: skip
     asked = dict.fromkeys((codes.GET_CONSUMER_RUNNING_INFO, codes.CONSUME_MESSAGE_DIRECTLY), administration.ask_consumer)
     return {code: _alone(do) for code, do in plain.items()} | asked
