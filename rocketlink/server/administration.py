@@ -15,6 +15,7 @@ from ..remoting import codes
 from ..remoting.codes import (
     CONSUMER_NOT_ONLINE,
     NOT_SUPPORTED,
+    QUERY_NOT_FOUND,
     SUBSCRIPTION_GROUP_NOT_EXIST,
     SUCCESS,
     SYSTEM_ERROR,
@@ -35,7 +36,7 @@ _KV = "this name server keeps no settings"
 _ROUTES = "this name server has one broker; change the permissions of its topics"
 REASONS = {  # code of a request -> why it is refused
     codes.UPDATE_BROKER_CONFIG: "settings are given when the store is opened",
-    codes.PUT_KV_CONFIG: _KV, codes.GET_KV_CONFIG: _KV, codes.POP_ROLLBACK: "messages in POP mode are not kept in the store",
+    codes.PUT_KV_CONFIG: _KV, codes.POP_ROLLBACK: "messages in POP mode are not kept in the store",
     codes.UPDATE_NAMESRV_CONFIG: _KV, codes.GET_NAMESRV_CONFIG: _KV,
     codes.WIPE_WRITE_PERM_OF_BROKER: _ROUTES, codes.ADD_WRITE_PERM_OF_BROKER: _ROUTES,
     codes.CLEAN_UNUSED_TOPIC: "queues are deleted with their topic",
@@ -256,6 +257,14 @@ class Administration:
         if is_order and known is not None and fields.get("value") == f"{self._identity.name}:{known.write_queues}":
             return request.answer(SUCCESS)
         return refused(request)
+
+    def setting(self, request: Command) -> Command:
+        """Answer with the queues of a topic in order; there is no other setting."""
+        fields = request.fields
+        known = self._engine.topics.get(fields.get("key", "")) if fields.get("namespace") == ORDERS else None
+        if known is None:
+            return request.answer(QUERY_NOT_FOUND, remark=_KV)
+        return request.answer(SUCCESS, {"value": f"{self._identity.name}:{known.write_queues}" if known.is_ordered else ""})
 
     def delete_setting(self, request: Command) -> Command:
         """Answer a name server's client that deletes a setting: there is none."""

@@ -177,6 +177,7 @@ def _operators_table(administration: Administration, progress: Progress) -> dict
         codes.DELETE_EXPIRED_COMMITLOG: administration.delete_expired,
         codes.CLEAN_EXPIRED_CONSUMEQUEUE: administration.delete_expired,
         codes.PUT_KV_CONFIG: administration.put_setting, codes.DELETE_KV_CONFIG: administration.delete_setting,
+        codes.GET_KV_CONFIG: administration.setting,
     }  # fmt: skip
     asked = dict.fromkeys((codes.GET_CONSUMER_RUNNING_INFO, codes.CONSUME_MESSAGE_DIRECTLY), administration.ask_consumer)
     return {code: _alone(do) for code, do in plain.items()} | asked

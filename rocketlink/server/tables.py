@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from commitlog.topic_names import RETRY_PREFIX
 from messagestore import MessageStore
+from messagestore.administration import knows_group
 from messagestore.broker.config.config_files import ConfigFile
 from messagestore.broker.config.config_table import ConfigTable
 from messagestore.broker.config.delay_offsets import DelayOffsets
@@ -69,6 +70,9 @@ class BrokerTables:
                 name=name, read_queues=AUTO_CREATE_QUEUES, write_queues=AUTO_CREATE_QUEUES, perm=PERM_AUTO_CREATE
             )
         if topic is None and name in self._identity.own_topics:
+            topic = TopicConfig(name=name, read_queues=1, write_queues=1)
+        group = name.removeprefix(RETRY_PREFIX)
+        if topic is None and group != name and knows_group(self._engine, group):  # an operator's tools look for the group there
             topic = TopicConfig(name=name, read_queues=1, write_queues=1)
         if topic is None:
             return request.answer(TOPIC_NOT_EXIST, remark=f"no route info of topic {name}")

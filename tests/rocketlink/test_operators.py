@@ -225,6 +225,11 @@ def test_a_topic_in_order_needs_no_setting(served: Served) -> None:
     """`updateTopic -o true` wants to store where its queues are; any other setting is refused."""
     fields = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T", "value": "brokerstore:2"}
     assert served.invoke_raw(codes.PUT_KV_CONFIG, fields).code == 0
+    assert served.client.invoke(codes.GET_KV_CONFIG, fields).fields == {"value": ""}
+    topic = {"topic": "T", "readQueueNums": "2", "writeQueueNums": "2", "order": "true"}
+    served.client.invoke(codes.UPDATE_AND_CREATE_TOPIC, topic)
+    assert served.client.invoke(codes.GET_KV_CONFIG, fields).fields == {"value": "brokerstore:2"}
+    assert served.invoke_raw(codes.GET_KV_CONFIG, {**fields, "key": "unknown"}).code == codes.QUERY_NOT_FOUND
     for changed in ({"value": "brokerstore:1"}, {"key": "unknown"}, {"namespace": "other"}):
         assert served.invoke_raw(codes.PUT_KV_CONFIG, fields | changed).code == 3
     assert served.invoke_raw(codes.DELETE_KV_CONFIG, fields).code == 0
@@ -236,3 +241,9 @@ def test_what_is_refused_has_its_reason(served: Served, code: int) -> None:
     answer = served.invoke_raw(code, {})
     assert (answer.code, str(code) in (answer.remark or "")) == (3, False)
     assert "99" in (served.invoke_raw(99, {}).remark or "")
+
+
+def test_the_retry_topic_of_a_known_group_has_a_route(served: Served) -> None:
+    """`mqadmin` finds the broker of a group by it; a group of this process's consumers may have no retries yet."""
+    assert json.loads(served.client.invoke(codes.GET_ROUTE_INFO_BY_TOPIC, {"topic": "%RETRY%g"}).body)["queueDatas"]
+    assert served.invoke_raw(codes.GET_ROUTE_INFO_BY_TOPIC, {"topic": "%RETRY%unknown"}).code == 17

@@ -75,7 +75,7 @@ COMMANDS = {
     "electMaster": refused("-a {names} -b 0 -bn {name} -c {cluster}", ONE),
     "exportConfigs": Expected("-c {cluster} -f {scratch}", "configs.json success"),
     "exportMetadata": Expected("-c {cluster} -f {scratch}", "metadata.json success"),
-    "exportMetadataInRocksDB": Expected("-p {scratch}/no-db -t topics", "RocksDB load error"),  # as above
+    "exportMetadataInRocksDB": Expected("-p {scratch}/no-db -t topics", "RocksDB path is invalid"),  # as above
     "exportMetrics": Expected("-c {cluster} -f {scratch}", "metrics.json success"),
     "exportPopRecord": refused("-b {broker}", "messages in POP mode are not kept in the store"),
     "getAcl": refused(USER, AUTH),
@@ -93,8 +93,8 @@ COMMANDS = {
     "listUser": refused("-b {broker}", AUTH),
     "printMsg": Expected("-t orders", r"MSGID: {unique} (?s:.*)queueId=1, storeSize=\d+, queueOffset=9"),
     "printMsgByQueue": Expected("-t orders -a {name} -i 0 -p true", "MSGID: {unique} "),
-    "producer": Expected("-b {broker}", r"producer group \({name}-producer\|?.*\) instance : clientId=.*language=JAVA"),
-    "producerConnection": Expected("-g {name}-producer -t orders", r"127.0.0.1:\d+ +JAVA +V5_3_3"),
+    "producer": Expected("-b {broker}", r"producer group \({cluster}-producer\) instance : clientId=.*language=JAVA"),
+    "producerConnection": Expected("-g {cluster}-producer -t orders", r"127.0.0.1:\d+ +JAVA +V5_3_3"),
     "queryCq": Expected("-t orders -q 0 -i 2 -c 2 -g readers", r"max: 10, min: 0(?s:.*)idx: 3\n.*physicSize=\d\d"),
     "queryMsgById": Expected("-i {id} -t orders", r"Queue Offset: +0(?s:.*)Message Body Path"),
     "queryMsgByKey": Expected("-t orders -k orders-3", r"[0-9A-F]+ +1 +1$"),
@@ -113,7 +113,7 @@ COMMANDS = {
     "setConsumeMode": Expected("-b {broker} -t moved -g modes -m POP -q 1", r"consume mode\[POP\] popShareQueueNum\[1\]"),
     "skipAccumulatedMessage": Expected("-g skipped -t moved", r"{name} +1 +10"),
     "startMonitoring": Expected("", "OFFSET_MOVED_EVENT|^$"),
-    "statsAll": Expected("-t orders", r"orders +gone +0 +0.33 +0.00"),
+    "statsAll": Expected("-t orders", r"orders +gone +0 +\d\.\d\d +0\.00"),
     "topicClusterList": Expected("-t orders", "^{cluster}$"),
     "topicList": Expected("-c", r"{cluster} +orders +readers"),
     "topicRoute": Expected("-t orders", r'"brokerName":"{name}",\s+"perm":6,\s+"readQueueNums":2'),
@@ -142,14 +142,15 @@ class Tool(NamedTuple):
     served: Served
     names: dict[str, str]
 
-    def run(self, command: str, arguments: str) -> str:
+    def run(self, command: str = "", arguments: str = "") -> str:
         """Return the output of a command; of one that does not end, what it has printed until it is killed."""
         scratch = Path(self.names["scratch"])
         logback = prepare().split(":")[0] + "/logback.xml"
         line = ["java", "-Xmx256m", *SMALL_JVM, f"-Drmq.logback.configurationFile={logback}", f"-Duser.home={scratch}"]
-        line += [f"-Drocketmq.home.dir={scratch}", "-cp", prepare(), MAIN, command, *arguments.split()]
+        line += [f"-Drocketmq.home.dir={scratch}", "-cp", prepare(), MAIN]
+        line += [command, *arguments.split(), "-n", self.names["names"]] if command else []
         with subprocess.Popen(
-            [*line, "-n", self.names["names"]], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=scratch
+            line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=scratch
         ) as process:
             try:
                 return process.communicate(timeout=ENDLESS.get(command, PATIENCE_S))[0]
@@ -239,7 +240,7 @@ def test_a_reset_reaches_consumers_that_are_connected(tool: Tool, outputs: dict[
 
 def test_the_list_is_that_of_the_tool_and_of_the_page(tool: Tool) -> None:
     """Commands that RocketMQ adds or removes are found, and the page has the same ones with the same answer."""
-    listed = re.findall(r"^   (\w+) ", tool.run("help", ""), re.M) or re.findall(r"^   (\w+) ", tool.run("", ""), re.M)
+    listed = re.findall(r"^   (\w+) ", tool.run(), re.M)
     assert sorted(listed) == sorted(COMMANDS)
     rows = dict(re.findall(r"^\| `(\w+)` \| (works|refused|local)", PAGE.read_text(), re.M))
     local = {"dumpCompactionLog", "exportMetadataInRocksDB", "rocksDBConfigToJson"}
