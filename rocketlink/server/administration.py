@@ -7,7 +7,6 @@ from typing import Any
 from commitlog import decode_message_id
 from consumequeue import Boundary
 from messagestore import MessageStore
-from messagestore.administration import knows_group
 from messagestore.broker.config.topics import TopicConfig, is_system_topic
 
 from ..remoting import codes
@@ -111,14 +110,14 @@ class Administration:
         found = group.subscriptions.get(topic) if group is not None else None
         return request.answer(SUCCESS, body=json_body({"group": name, "topic": topic, "subscriptionData": found}))
 
-    def ask_consumer(self, connection: Connection, request: Command) -> Command | None:
+    def invoke_consumer(self, connection: Connection, request: Command) -> Command | None:
         """Pass a request on to a consumer, and its answer back: for its state, or to process a message once more."""
         fields = dict(request.fields)
         group, client = fields.get("consumerGroup", ""), fields.get("clientId", "")
         known = self._clients.groups.get(group)
         member = known.members.get(client) if known is not None else None
         if member is None:
-            return request.answer(SYSTEM_ERROR, remark=f"client {client[:200]} of consumer group {group[:200]} is not connected")
+            return request.answer(SYSTEM_ERROR, remark=f"client {client[:200]} of group {group[:200]} is not connected")
         body = request.body
         if request.code == codes.CONSUME_MESSAGE_DIRECTLY:
             message = self._store.message_at(decode_message_id(fields.get("msgId", ""))[1])
@@ -130,7 +129,7 @@ class Administration:
         def pass_on(found: Command) -> None:
             connection.send(request.answer(found.code, found.fields, found.body, found.remark))
 
-        member.ask(request.code, fields, body, pass_on)
+        member.invoke(request.code, fields, body, pass_on)
         return None
 
     # Offsets
@@ -141,7 +140,7 @@ class Administration:
         topic, group = fields.get("topic", ""), fields.get("group", "")
         try:
             known = self._known_topic(topic)
-            if group not in self._clients.groups and not knows_group(self._engine, group):
+            if group not in self._clients.groups and not self._tables.knows_group(group):
                 raise Refused(SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group {group[:200]} does not exist")
             queue_id = number(fields, "queueId", -1)
             if queue_id >= known.read_queues:
@@ -156,12 +155,13 @@ class Administration:
             if one in existing:
                 self._store.reset_offsets(topic, group, offset, queues=[one])
         self._popping.forget(topic, group)
-        queues = [({"brokerName": self._identity.name, "queueId": one, "topic": topic}, offset) for one, offset in found.items()]
+        name = self._identity.name
+        queues = [({"brokerName": name, "queueId": one, "topic": topic}, offset) for one, offset in found.items()]
         body = keyed_body({"offsetTable": Pairs(queues)})
         members = self._clients.groups[group].members.values() if group in self._clients.groups else ()
-        told = {name: fields.get(name, "") for name in ("topic", "group", "timestamp")} | {"isForce": "true"}
+        notice = {name: fields.get(name, "") for name in ("topic", "group", "timestamp")} | {"isForce": "true"}
         for member in set(members):
-            member.notify(codes.RESET_CONSUMER_CLIENT_OFFSET, told, body)
+            member.notify(codes.RESET_CONSUMER_CLIENT_OFFSET, notice, body)
         return request.answer(SUCCESS, body=body)
 
     def _target(self, request: Command, topic: str, group: str, queue_id: int) -> int:

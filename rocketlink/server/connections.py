@@ -20,7 +20,7 @@ TOGETHER = 1 << 16  # bytes of answers to requests that arrived together, which 
 UNSENT_HIGH = 1 << 20  # bytes of answers that wait for one client; no more of its requests are read until it reads
 IDLE_S = 120.0
 ONE_FRAME_S = 30.0  # for a frame that began to arrive
-QUESTIONS_MAX = 100  # that one client has not answered
+INVOKED_MAX = 100  # that one client has not answered
 TRACE_MAX = 200  # characters of an error in a remark
 NAMED = (StoreError, ValueError, OverflowError)  # errors whose text a client is told
 Handler = Callable[["Connection", Command], "Command | None"]
@@ -64,7 +64,7 @@ class Connection(asyncio.Protocol):
         self._frames = RemotingFrameReader()
         self._transport: asyncio.Transport | None = None
         self._requested = 0
-        self._questions: dict[int, Callable[[Command], None]] = {}
+        self._invoked: dict[int, Callable[[Command], None]] = {}
         self._is_ended = False
         self._is_pumping = False
         self._answers: list[bytes] = []
@@ -134,12 +134,12 @@ class Connection(asyncio.Protocol):
         self._requested += 1
         self.send(Command(code, fields, body, self._requested, IS_ONE_WAY))
 
-    def ask(self, code: int, fields: dict[str, str], body: bytes, then: Callable[[Command], None]) -> None:
+    def invoke(self, code: int, fields: dict[str, str], body: bytes, then: Callable[[Command], None]) -> None:
         """Send a request, and call `then` with the answer; never, if the client does not answer it."""
         self._requested += 1
-        if len(self._questions) >= QUESTIONS_MAX:
-            del self._questions[next(iter(self._questions))]
-        self._questions[self._requested] = then
+        if len(self._invoked) >= INVOKED_MAX:
+            del self._invoked[next(iter(self._invoked))]
+        self._invoked[self._requested] = then
         self.send(Command(code, fields, body, self._requested))
 
     def close(self, reason: str) -> None:
@@ -174,7 +174,7 @@ class Connection(asyncio.Protocol):
 
     def _answer(self, request: Command) -> None:
         if request.is_answer:
-            then = self._questions.pop(request.opaque, None)
+            then = self._invoked.pop(request.opaque, None)
             if then is not None:
                 then(request)
             return

@@ -19,9 +19,9 @@ from .clients import Clients
 from .connections import Connection, Handler
 from .lookups import Lookups
 from .popping import Popping
-from .progress import Progress
-from .pulling import Pulling
+from .pulling import Pulling, check_subscription
 from .sending import REPLIES, Sending
+from .statistics import BrokerStatistics
 from .tables import BrokerTables, Identity
 
 ADMITTED_S = 30.0
@@ -64,7 +64,7 @@ class Requests:
         tables = BrokerTables(store, identity, self.clients)
         self._handlers = self._table(Lookups(store), tables)
         administration = Administration(store, identity, self.clients, tables, self._popping)
-        self._handlers |= _operators_table(administration, Progress(store, identity, self.clients))
+        self._handlers |= _operators_table(administration, BrokerStatistics(store, identity, self.clients))
 
     def handle(self, connection: Connection, request: Command) -> Command | None:
         """Return the answer; None if there is none, or it is sent later."""
@@ -146,6 +146,7 @@ class Requests:
         found |= dict.fromkeys((codes.PULL_MESSAGE, codes.LITE_PULL_MESSAGE), self._pulling.pull)
         found[codes.POP_MESSAGE] = self._popping.pop
         found[codes.HEART_BEAT] = self._heartbeat
+        found[codes.CHECK_CLIENT_CONFIG] = _alone(check_subscription)
         return found
 
 
@@ -154,14 +155,14 @@ def _alone(answer: Callable[[Command], Command]) -> Handler:
     return lambda _connection, request: answer(request)
 
 
-def _operators_table(administration: Administration, progress: Progress) -> dict[int, Handler]:
+def _operators_table(administration: Administration, statistics: BrokerStatistics) -> dict[int, Handler]:
     """Return what answers the requests of an operator's tools."""
     plain = {
-        codes.GET_BROKER_RUNTIME_INFO: progress.state, codes.GET_TOPIC_STATS_INFO: progress.topic,
-        codes.GET_CONSUME_STATS: progress.group, codes.GET_BROKER_CONSUME_STATS: progress.groups,
-        codes.QUERY_CONSUME_TIME_SPAN: progress.times, codes.QUERY_TOPIC_CONSUME_BY_WHO: progress.groups_of_topic,
-        codes.QUERY_TOPICS_BY_CONSUMER: progress.topics_of_group, codes.QUERY_CONSUME_QUEUE: progress.units,
-        codes.GET_EARLIEST_MSG_STORETIME: progress.earliest_time, codes.VIEW_BROKER_STATS_DATA: progress.counts,
+        codes.GET_BROKER_RUNTIME_INFO: statistics.state, codes.GET_TOPIC_STATS_INFO: statistics.topic,
+        codes.GET_CONSUME_STATS: statistics.group, codes.GET_BROKER_CONSUME_STATS: statistics.groups,
+        codes.QUERY_CONSUME_TIME_SPAN: statistics.times, codes.QUERY_GROUPS_OF_TOPIC: statistics.groups_of_topic,
+        codes.QUERY_TOPICS_BY_CONSUMER: statistics.topics_of_group, codes.QUERY_CONSUME_QUEUE: statistics.units,
+        codes.GET_EARLIEST_MSG_STORETIME: statistics.earliest_time, codes.VIEW_BROKER_STATS_DATA: statistics.counts,
         codes.GET_CONSUMER_CONNECTION_LIST: administration.consumers,
         codes.GET_PRODUCER_CONNECTION_LIST: administration.producers,
         codes.GET_ALL_PRODUCER_INFO: administration.all_producers,
@@ -179,8 +180,8 @@ def _operators_table(administration: Administration, progress: Progress) -> dict
         codes.PUT_KV_CONFIG: administration.put_setting, codes.DELETE_KV_CONFIG: administration.delete_setting,
         codes.GET_KV_CONFIG: administration.setting,
     }  # fmt: skip
-    asked = dict.fromkeys((codes.GET_CONSUMER_RUNNING_INFO, codes.CONSUME_MESSAGE_DIRECTLY), administration.ask_consumer)
-    return {code: _alone(do) for code, do in plain.items()} | asked
+    forwarded = dict.fromkeys((codes.GET_CONSUMER_RUNNING_INFO, codes.CONSUME_MESSAGE_DIRECTLY), administration.invoke_consumer)
+    return {code: _alone(do) for code, do in plain.items()} | forwarded
 
 
 def host_of(address: str) -> str:

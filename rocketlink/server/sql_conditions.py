@@ -26,7 +26,7 @@ class WrongExpression(ValueError):
     """An expression that RocketMQ's grammar does not have, or that compares what cannot be compared."""
 
 
-class Node(NamedTuple):
+class Expression(NamedTuple):
     """A part of an expression."""
 
     evaluate: Callable[[Properties], Any]
@@ -39,56 +39,56 @@ class NoMatch(Exception):
     """A comparison that a broker cannot make with this message."""
 
 
-def constant(value: Value) -> Node:
+def constant(value: Value) -> Expression:
     """Return a value that no message changes."""
-    return Node(lambda _: value, is_constant=True, is_boolean=value is None or isinstance(value, bool))
+    return Expression(lambda _: value, is_constant=True, is_boolean=value is None or isinstance(value, bool))
 
 
-def condition(node: Node) -> Node:
+def condition(node: Expression) -> Expression:
     """Return a node that has a truth; a property that is there is false."""
     if node.is_boolean:
         return node
     if not node.is_property:
         raise WrongExpression("the filter has a value where it needs a condition")
-    return Node(lambda properties: None if node.evaluate(properties) is None else False, is_boolean=True)
+    return Expression(lambda properties: None if node.evaluate(properties) is None else False, is_boolean=True)
 
 
-def joined(nodes: list[Node], *, decides: bool) -> Node:
+def joined(nodes: list[Expression], *, decides: bool) -> Expression:
     """Return the conditions joined by OR if True decides, or by AND if False does."""
 
     def evaluate(properties: Properties) -> bool | None:
         found: bool | None = not decides
         for node in nodes:
-            value = node.evaluate(properties)
+            value: bool | None = node.evaluate(properties)
             if value is decides:
                 return decides
             found = None if value is None else found
         return found
 
-    return nodes[0] if len(nodes) == 1 else Node(evaluate, is_boolean=True)
+    return nodes[0] if len(nodes) == 1 else Expression(evaluate, is_boolean=True)
 
 
-def negated(node: Node, *, is_negated: bool = True) -> Node:
+def negated(node: Expression, *, is_negated: bool = True) -> Expression:
     """Return the opposite, and null for null."""
 
     def evaluate(properties: Properties) -> bool | None:
         found = node.evaluate(properties)
         return None if found is None else not found
 
-    return Node(evaluate, is_boolean=True) if is_negated else node
+    return Expression(evaluate, is_boolean=True) if is_negated else node
 
 
-def minus(node: Node) -> Node:
+def minus(node: Expression) -> Expression:
     """Return a number with the other sign; null for what is no number."""
 
     def evaluate(properties: Properties) -> Value:
         found = node.evaluate(properties)
         return -found if isinstance(found, int | float) and not isinstance(found, bool) else None
 
-    return Node(evaluate)
+    return Expression(evaluate)
 
 
-def check_equal(left: Node, right: Node) -> None:
+def check_equal(left: Expression, right: Expression) -> None:
     """Raise `WrongExpression` for what = and <> do not compare."""
     for node in (left, right):
         if node.is_constant and node.evaluate({}) is None:
@@ -97,7 +97,7 @@ def check_equal(left: Node, right: Node) -> None:
         raise WrongExpression("TRUE and FALSE cannot be compared with a number or a text")
 
 
-def equal(left: Node, right: Node) -> Node:
+def equal(left: Expression, right: Expression) -> Expression:
     """Return whether two values are equal: a null is only equal to null, and makes what follows it null."""
 
     def evaluate(properties: Properties) -> bool | None:
@@ -106,10 +106,10 @@ def equal(left: Node, right: Node) -> Node:
             return True if one is other else (None if one is None else False)
         return compare(one, other) == 0
 
-    return Node(evaluate, is_boolean=True)
+    return Expression(evaluate, is_boolean=True)
 
 
-def ordered(left: Node, right: Node, sign: str) -> Node:
+def ordered(left: Expression, right: Expression, sign: str) -> Expression:
     """Return whether two numbers are in an order.  Raises `WrongExpression` for constants that are no numbers."""
     for node in (left, right):
         is_number = node.is_constant and isinstance(node.evaluate({}), int | float)
@@ -123,19 +123,19 @@ def ordered(left: Node, right: Node, sign: str) -> Node:
             one, other = _number(one, 0.0), _number(other, 0.0)
         return ORDER[sign](compare(one, other), 0)
 
-    return Node(evaluate, is_boolean=True)
+    return Expression(evaluate, is_boolean=True)
 
 
-def text_test(node: Node, part: str, test: Callable[[str, str], bool], *, is_negated: bool) -> Node:
+def text_test(node: Expression, part: str, test: Callable[[str, str], bool], *, is_negated: bool) -> Expression:
     """Return the condition that a text has a part; what is no text has none, and lacks none either."""
 
     def evaluate(properties: Properties) -> bool:
         return bool(part) and isinstance(found := node.evaluate(properties), str) and test(found, part) is not is_negated
 
-    return Node(evaluate, is_boolean=True)
+    return Expression(evaluate, is_boolean=True)
 
 
-def within(node: Node, texts: set[str], *, is_negated: bool) -> Node:
+def within(node: Expression, texts: set[str], *, is_negated: bool) -> Expression:
     """Return whether a property is one of some texts."""
     if not node.is_property:
         raise WrongExpression("IN follows the name of a property")
@@ -144,7 +144,7 @@ def within(node: Node, texts: set[str], *, is_negated: bool) -> Node:
         found = node.evaluate(properties)
         return None if found is None else (found in texts) is not is_negated
 
-    return Node(evaluate, is_boolean=True)
+    return Expression(evaluate, is_boolean=True)
 
 
 def compare(left: Any, right: Any) -> int:

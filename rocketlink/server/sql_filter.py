@@ -1,7 +1,7 @@
 """Filters in RocketMQ's SQL92: an expression over the properties of a message, with three values of truth.
 
-The grammar is that of RocketMQ's `SelectorParser`, but nothing may follow the expression.  A property is a text or null.  Compared
-with a number it is read as one; if it is none, the message does not match, whatever the rest of the expression is.
+The grammar is that of RocketMQ's `SelectorParser`, but nothing may follow the expression.  A property is a text or null.
+Compared with a number it is read as one; if it is none, the message does not match, whatever the rest of the expression is.
 """
 
 from __future__ import annotations
@@ -11,31 +11,15 @@ import math
 import re
 from collections.abc import Callable
 
-from .sql_conditions import (
-    ORDER,
-    TEXT_TESTS,
-    Node,
-    NoMatch,
-    Properties,
-    Value,
-    WrongExpression,
-    check_equal,
-    condition,
-    constant,
-    equal,
-    joined,
-    minus,
-    negated,
-    ordered,
-    text_test,
-    within,
-)
+from . import sql_conditions as sql
+from .sql_conditions import Expression, NoMatch, Properties, Value, WrongExpression
 
+SQL92 = "SQL92"
 SIZE_MAX = 1 << 16  # characters
 DEPTH_MAX = 64  # of parentheses and signs
 CACHED = 1000
 INT64_MAX = (1 << 63) - 1
-WORDS = {"NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", *TEXT_TESTS}
+WORDS = {"NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", *sql.TEXT_TESTS}
 _TOKEN = re.compile(
     r"""(?P<skip>[ \t\n\r\f]+ | --[^\n\r]*[\n\r] | /\*.*?\*/)
       | (?P<float>(?:[0-9]+\.[0-9]* | \.[0-9]+)(?:[eE][+-]?[0-9]+)? | [0-9]+[eE][+-]?[0-9]+)
@@ -80,7 +64,7 @@ class _Parser:
             at = found.end()
 
     def parse(self) -> Callable[[Properties], Value]:
-        found = condition(self._or())
+        found = sql.condition(self._or())
         if self._at < len(self._tokens):
             raise self._unexpected()
         return found.evaluate
@@ -107,60 +91,60 @@ class _Parser:
         self._at += 1
         return self._tokens[self._at - 1][1]
 
-    def _or(self) -> Node:
+    def _or(self) -> Expression:
         return self._joined("OR", self._and, decides=True)
 
-    def _and(self) -> Node:
+    def _and(self) -> Expression:
         return self._joined("AND", self._equality, decides=False)
 
-    def _joined(self, word: str, part: Callable[[], Node], *, decides: bool) -> Node:
+    def _joined(self, word: str, part: Callable[[], Expression], *, decides: bool) -> Expression:
         parts = [part()]
         while self._take(word):
             parts.append(part())
         if len(parts) == 1:
             return parts[0]
-        return joined([condition(one) for one in parts], decides=decides)
+        return sql.joined([sql.condition(one) for one in parts], decides=decides)
 
-    def _equality(self) -> Node:
+    def _equality(self) -> Expression:
         left = self._comparison()
         while True:
             if sign := self._take("=") or self._take("<>"):
                 right = self._comparison()
-                check_equal(left, right)
-                left = negated(equal(left, right), is_negated=sign == "<>")
+                sql.check_equal(left, right)
+                left = sql.negated(sql.equal(left, right), is_negated=sign == "<>")
             elif self._take("IS", "NULL"):
-                left = equal(left, constant(None))
+                left = sql.equal(left, sql.constant(None))
             elif self._take("IS", "NOT", "NULL"):
-                left = negated(equal(left, constant(None)))
+                left = sql.negated(sql.equal(left, sql.constant(None)))
             else:
                 return left
 
-    def _comparison(self) -> Node:
+    def _comparison(self) -> Expression:
         left = self._unary()
         while True:
-            sign = next((one for one in ORDER if self._take(one)), None)
-            word = next((one for one in (*TEXT_TESTS, "BETWEEN", "IN") if self._take(one) or self._take("NOT", one)), None)
+            sign = next((one for one in sql.ORDER if self._take(one)), None)
+            word = next((one for one in (*sql.TEXT_TESTS, "BETWEEN", "IN") if self._take(one) or self._take("NOT", one)), None)
             is_negated = word is not None and self._tokens[self._at - 2][1] == "NOT" and self._tokens[self._at - 2][0] == "word"
             if sign:
-                left = ordered(left, self._unary(), sign)
-            elif word in TEXT_TESTS:
-                left = text_test(left, _unquoted(self._token("text")), TEXT_TESTS[str(word)], is_negated=is_negated)
+                left = sql.ordered(left, self._unary(), sign)
+            elif word in sql.TEXT_TESTS:
+                left = sql.text_test(left, _unquoted(self._token("text")), sql.TEXT_TESTS[str(word)], is_negated=is_negated)
             elif word == "BETWEEN":
                 left = self._between(left, is_negated=is_negated)
             elif word == "IN":
-                left = within(left, self._texts(), is_negated=is_negated)
+                left = sql.within(left, self._texts(), is_negated=is_negated)
             else:
                 return left
 
-    def _between(self, value: Node, *, is_negated: bool) -> Node:
+    def _between(self, value: Expression, *, is_negated: bool) -> Expression:
         low = self._unary()
         self._must_take("AND")
         high = self._unary()
-        first = ordered(value, low, "<" if is_negated else ">=")
-        second = ordered(value, high, ">" if is_negated else "<=")
+        first = sql.ordered(value, low, "<" if is_negated else ">=")
+        second = sql.ordered(value, high, ">" if is_negated else "<=")
         if not is_negated and low.is_constant and high.is_constant and low.evaluate({}) > high.evaluate({}):
             raise WrongExpression("BETWEEN: the first number is greater than the second one")
-        return joined([first, second], decides=is_negated)
+        return sql.joined([first, second], decides=is_negated)
 
     def _texts(self) -> set[str]:
         self._must_take("(")
@@ -170,16 +154,16 @@ class _Parser:
         self._must_take(")")
         return found
 
-    def _unary(self) -> Node:
+    def _unary(self) -> Expression:
         self._depth += 1
         if self._depth > DEPTH_MAX:
             raise WrongExpression(f"a filter with more than {DEPTH_MAX} parentheses or signs in each other")
         if self._take("+"):
             found = self._unary()
         elif self._take("-"):
-            found = minus(self._unary())
+            found = sql.minus(self._unary())
         elif self._take("NOT"):
-            found = negated(condition(self._unary()))
+            found = sql.negated(sql.condition(self._unary()))
         elif self._take("("):
             found = self._or()
             self._must_take(")")
@@ -188,20 +172,20 @@ class _Parser:
         self._depth -= 1
         return found
 
-    def _primary(self) -> Node:
+    def _primary(self) -> Expression:
         for word, value in (("TRUE", True), ("FALSE", False), ("NULL", None)):
             if self._take(word):
-                return constant(value)
+                return sql.constant(value)
         kind, token = self._tokens[self._at] if self._at < len(self._tokens) else ("", "")
         self._at += 1
         if kind == "name":
-            return Node(lambda properties: properties.get(token), is_property=True)
+            return Expression(lambda properties: properties.get(token), is_property=True)
         if kind == "text":
-            return constant(_unquoted(token))
+            return sql.constant(_unquoted(token))
         if kind == "int" and int(token[:20]) <= INT64_MAX and len(token) < 20:
-            return constant(int(token))
+            return sql.constant(int(token))
         if kind == "float" and 0 < float(token) < math.inf:  # RocketMQ refuses 0.0 as well
-            return constant(float(token))
+            return sql.constant(float(token))
         self._at -= 1
         raise self._unexpected()
 

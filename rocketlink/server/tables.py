@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from commitlog.topic_names import RETRY_PREFIX
 from messagestore import MessageStore
-from messagestore.administration import knows_group
 from messagestore.broker.config.config_files import ConfigFile
 from messagestore.broker.config.config_table import ConfigTable
 from messagestore.broker.config.delay_offsets import DelayOffsets
@@ -72,7 +71,7 @@ class BrokerTables:
         if topic is None and name in self._identity.own_topics:
             topic = TopicConfig(name=name, read_queues=1, write_queues=1)
         group = name.removeprefix(RETRY_PREFIX)
-        if topic is None and group != name and knows_group(self._engine, group):  # an operator's tools look for the group there
+        if topic is None and group != name and self.knows_group(group):  # an operator's tools look for the group there
             topic = TopicConfig(name=name, read_queues=1, write_queues=1)
         if topic is None:
             return request.answer(TOPIC_NOT_EXIST, remark=f"no route info of topic {name}")
@@ -82,6 +81,10 @@ class BrokerTables:
         }  # fmt: skip
         route: dict[str, Any] = {"brokerDatas": [self._broker()], "queueDatas": [queues], "filterServerTable": {}}
         return request.answer(SUCCESS, body=json_body(route))
+
+    def knows_group(self, name: str) -> bool:
+        """Return whether a group has settings or offsets."""
+        return name in self._engine.retries.groups or bool(self._engine.consumer_offsets().topics(name))
 
     def assignment(self, request: Command) -> Command:
         """Answer with the queues of one consumer that leaves the division of a topic to the broker, and how it reads them."""

@@ -58,7 +58,7 @@ def test_the_offsets_of_a_topic_are_those_of_all_its_queues(served: Served) -> N
 
 
 @pytest.mark.parametrize("topics", [{}, {"topic": "T"}, {"topicList": "T;unknown;"}], ids=["all", "one", "list"])
-def test_the_offsets_of_a_group_are_in_the_topics_that_are_asked_for(served: Served, topics: dict[str, str]) -> None:
+def test_the_offsets_of_a_group_are_those_in_the_requested_topics(served: Served, topics: dict[str, str]) -> None:
     """Without a topic, in all that it has read."""
     body = served.client.invoke(codes.GET_CONSUME_STATS, {"consumerGroup": "g", **topics}).body.decode()
     first = f'{{"brokerOffset":5,"consumerOffset":3,"pullOffset":3,"lastTimestamp":{time_of(served, 2)}}}'
@@ -125,13 +125,13 @@ def test_members_of_groups_have_language_and_version(served: Served) -> None:
         assert body["connectionSet"] == [expected]
         assert body["messageModel"] == "CLUSTERING"
         assert list(body["subscriptionTable"]) == ["T"]
-        groups = json.loads(served.client.invoke(codes.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "T"}).body)
+        groups = json.loads(served.client.invoke(codes.QUERY_GROUPS_OF_TOPIC, {"topic": "T"}).body)
         assert groups["groupList"] == ["g"]
     assert served.invoke_raw(codes.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "other"}).code == 206
     assert served.invoke_raw(codes.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "other"}).code == 1
 
 
-def test_a_consumer_is_asked_and_its_answer_is_passed_on(served: Served) -> None:
+def test_a_request_to_a_consumer_is_passed_on_and_so_is_its_answer(served: Served) -> None:
     """The question has the fields of the request; for a message to process, its record and the broker's name."""
     identity = served.store.get("T", 0, 2).messages[0].message_id
     fields = {"consumerGroup": "g", "clientId": "c", "msgId": identity, "jstackEnable": "true"}
@@ -172,7 +172,7 @@ def test_a_reset_sets_the_offsets_that_it_answers_with(served: Served, fields: d
     assert served.store.committed_offsets("T", "g") == {0: offset}
 
 
-def test_a_reset_tells_the_members_and_begins_pop_again(served: Served) -> None:
+def test_a_reset_notifies_the_members_and_begins_pop_again(served: Served) -> None:
     """They get the table; messages that are taken come again, and their handles name none any longer."""
     pop = {"topic": "T", "consumerGroup": "g", "queueId": "0", "maxMsgNums": "2", "invisibleTime": "60000", "pollTime": "0"}
     with joined(served, "g") as link:

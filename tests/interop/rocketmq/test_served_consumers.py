@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from commitlog import Message
 from messagestore.repair.verification import verify_store
 
+from .jvm import Refused
 from .live import CONFIG, KILLS, LIVE, MARKS, PATIENCE_S, SIZES, Served, deliveries, missing, processed, repeated
 from .real_broker import RealBroker, until
 
@@ -163,3 +165,21 @@ def test_the_real_broker_delivers_what_is_left(served: Served, tmp_path: Path) -
     assert len(after) == LIVE - committed
     assert repeated(before + after) == len(before) - committed
     assert repeated(deliveries(dead)) == 0
+
+
+@pytest.mark.parametrize("invisible", [{}, {"server_rebalance": True}], ids=["pull", "server"])
+def test_a_consumer_gets_what_its_sql_filter_matches(served: Served, tmp_path: Path, invisible: dict[str, bool]) -> None:
+    """A wrong filter is refused before the consumer starts."""
+    topic, file = f"filtered-{len(invisible)}", tmp_path / "file"
+    settings = {"group": f"G-{topic}", "topic": topic, "file": str(file), **invisible}
+    flood(served, topic, 100)
+    served.clients.answer(PATIENCE_S)
+    filtered = served.another()
+    with pytest.raises(Refused, match="CODE: 23"):
+        filtered.invoke("start_consumer", name="wrong", **settings | {"group": "wrong"}, sql="KEYS = ")
+    filtered.invoke("start_consumer", name="f", **settings, sql=f"KEYS IN ('{topic}-7', '{topic}-93') OR KEYS ENDSWITH '-50'")
+    until(lambda: processed(file) >= 3, "what matches is there", PATIENCE_S)
+    served.store.put(Message(topic, b"100", keys=[f"{topic}-93"]))
+    until(lambda: processed(file) >= 4, "the last one is there", PATIENCE_S)
+    filtered.invoke("stop_consumer", name="f")
+    assert sorted(one.body for one in deliveries(file)) == [7, 50, 93, 100]

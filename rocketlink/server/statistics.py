@@ -23,7 +23,7 @@ SPANS_S = {"statsMinute": 60, "statsHour": 3600, "statsDay": 86_400}
 RATE_SPANS_S = (10, 60, 600)
 
 
-class Progress:
+class BrokerStatistics:
     """Answers from the queues and the table of offsets."""
 
     def __init__(self, store: MessageStore, identity: Identity, clients: Clients) -> None:
@@ -39,7 +39,8 @@ class Progress:
         known = self._engine.topics.get(name)
         if known is None:
             return request.answer(TOPIC_NOT_EXIST, remark=f"topic {name} does not exist")
-        queues = [(self._queue(name, one), self._bounds(name, one)) for one in range(max(known.read_queues, known.write_queues))]
+        count = max(known.read_queues, known.write_queues)
+        queues = [(self._queue(name, one), self._bounds(name, one)) for one in range(count)]
         body = {"offsetTable": Pairs(queues), "topicPutTps": self._rate([name], SPANS_S["statsMinute"])}
         return request.answer(SUCCESS, body=keyed_body(body))
 
@@ -93,7 +94,8 @@ class Progress:
                 known = self._engine.topics.get(topic)
                 if known is not None and (known.is_ordered or not is_ordered_only):
                     each.append(self._group(group, [topic]))
-            behind += sum(one["brokerOffset"] - one["consumerOffset"] for stats in each for _, one in stats["offsetTable"].pairs)
+            numbers = [one for stats in each for _, one in stats["offsetTable"].pairs]
+            behind += sum(one["brokerOffset"] - one["consumerOffset"] for one in numbers)
             found.append({group: each})
         body = {
             "brokerAddr": self._identity.address, "consumeStatsList": found, "totalDiff": behind, "totalInflightDiff": 0,
