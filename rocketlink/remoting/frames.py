@@ -6,7 +6,7 @@ import json
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import OtherProtocol, WrongFrame
 
@@ -19,7 +19,7 @@ HEADER_SIZE_MAX = 1 << 20  # bytes; properties of a message, escaped, take a par
 JSON_ENCODING, BINARY_ENCODING = 0, 1
 IS_ANSWER, IS_ONE_WAY = 1, 2  # bits of a flag
 PYTHON = 3  # a language
-LANGUAGES = {PYTHON: "PYTHON", 0: "JAVA"}
+LANGUAGES = ("JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS", "RUST")
 VERSION = 479  # of RocketMQ 5.3.3
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode  # json.dumps makes an encoder for each call
 _decode = json.JSONDecoder().decode
@@ -40,6 +40,8 @@ class Command:
     flag: int = 0
     remark: str | None = None
     encoding: int = JSON_ENCODING
+    language: str = LANGUAGES[PYTHON]  # of the program that sent it
+    version: int = VERSION  # of RocketMQ, as that program states it
 
     @property
     def is_answer(self) -> bool:
@@ -65,6 +67,12 @@ def encode(command: Command) -> bytes:
             f"a frame of {size} bytes with a header of {len(header)}: at most {FRAME_SIZE_MAX} and {HEADER_SIZE_MAX}"
         )
     return b"".join((_LENGTHS.pack(size, command.encoding << 24 | len(header)), header, command.body))
+
+
+class Pairs(NamedTuple):
+    """A map whose keys are objects."""
+
+    pairs: list[tuple[Any, Any]]
 
 
 class RemotingFrameReader:
@@ -145,6 +153,21 @@ def json_body(document: Mapping[Any, Any]) -> bytes:
     return _encode(document).encode("utf-8", "replace")
 
 
+def keyed_body(document: Any) -> bytes:
+    """Return the body of an answer that has `Pairs`: RocketMQ writes an object as a key without quoting it."""
+    return _keyed(document).encode("utf-8", "replace")
+
+
+def _keyed(value: Any) -> str:
+    if isinstance(value, Pairs):
+        return "{" + ",".join(f"{_keyed(key)}:{_keyed(each)}" for key, each in value.pairs) + "}"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{_encode(str(key))}:{_keyed(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_keyed, value)) + "]"
+    return _encode(value)
+
+
 def _json_header(command: Command) -> bytes:
     remark = "" if command.remark is None else f',"remark":{_encode(command.remark)}'
     header = (
@@ -164,7 +187,10 @@ def _from_json(header: bytes, body: bytes) -> Command:
     if not all(type(number) is int and -(1 << 31) <= number < 1 << 31 for number in numbers):
         raise WrongFrame(f"code, opaque and flag {numbers}: numbers of 32 bits")
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in fields.items() if value is not None}
-    return Command(numbers[0], texts, body, numbers[1], numbers[2], remark, JSON_ENCODING)
+    language, version = document.get("language"), document.get("version")
+    language = language if language in LANGUAGES else "OTHER"
+    version = version if type(version) is int else 0
+    return Command(numbers[0], texts, body, numbers[1], numbers[2], remark, JSON_ENCODING, language, version)
 
 
 def _binary_header(command: Command) -> bytes:
@@ -180,7 +206,7 @@ def _binary_header(command: Command) -> bytes:
 
 def _from_binary(header: bytes, body: bytes) -> Command:
     try:
-        code, _, _, opaque, flag = _FIXED.unpack_from(header)
+        code, language, version, opaque, flag = _FIXED.unpack_from(header)
         remark, at = _text(header, _FIXED.size, _WORD)
         (left,) = _WORD.unpack_from(header, at)
         at += _WORD.size
@@ -192,7 +218,8 @@ def _from_binary(header: bytes, body: bytes) -> Command:
             fields[key], at = _text(header, at, _WORD)
     except (struct.error, UnicodeDecodeError) as error:
         raise WrongFrame(f"a binary header that ends early or is no text: {error}") from error
-    return Command(code, fields, body, opaque, flag, remark or None, BINARY_ENCODING)
+    name = LANGUAGES[language] if 0 <= language < len(LANGUAGES) else "OTHER"
+    return Command(code, fields, body, opaque, flag, remark or None, BINARY_ENCODING, name, version)
 
 
 def _text(header: bytes, at: int, length: struct.Struct) -> tuple[str, int]:

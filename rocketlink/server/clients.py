@@ -17,6 +17,10 @@ LOCK_S = 60.0  # a lock that is not renewed for this time is free
 GROUPS_MAX = 10_000
 QUEUES_MAX = 100_000  # of one lock request, and of all groups' locks together
 CLUSTERING = "CLUSTERING"
+SETTINGS = {  # of a consumer group, with what applies if a heartbeat lacks it
+    "consumeType": "CONSUME_PASSIVELY", "messageModel": CLUSTERING, "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+}  # fmt: skip
+SUBSCRIPTION = ("topic", "subString", "tagsSet", "codeSet", "subVersion", "expressionType", "classFilterMode")
 
 
 @dataclass(slots=True)
@@ -26,6 +30,8 @@ class ConsumerGroup:
     members: dict[str, Connection] = field(default_factory=dict)
     expressions: dict[str, tuple[str, str]] = field(default_factory=dict)  # topic -> (expression type, expression)
     is_clustering: bool = True
+    settings: dict[str, str] = field(default_factory=dict)  # of the last heartbeat, in RocketMQ's words
+    subscriptions: dict[str, dict[str, Any]] = field(default_factory=dict)  # topic -> subscription of the last heartbeat
 
 
 class Clients:
@@ -41,6 +47,7 @@ class Clients:
         """Register a client with its groups; return the consumer groups in clustering mode that it names."""
         document = json_object(request.body, "body")
         client = str(document.get("clientID"))
+        connection.language, connection.version = request.language, request.version
         for entry in _objects(document, "producerDataSet"):
             self.add_producer(str(entry.get("groupName")), client, connection)
         clustering = []
@@ -51,9 +58,14 @@ class Clients:
             self._check_limit(self.groups, name)
             group = self.groups.setdefault(name, ConsumerGroup())
             group.is_clustering = entry.get("messageModel", CLUSTERING) == CLUSTERING
-            expressions = {
-                str(found.get("topic")): (str(found.get("expressionType") or "TAG"), str(found.get("subString") or "*"))
+            group.settings = {name: str(entry.get(name) or default) for name, default in SETTINGS.items()}
+            group.subscriptions = {
+                str(found.get("topic")): {name: found[name] for name in SUBSCRIPTION if name in found}
                 for found in _objects(entry, "subscriptionDataSet")
+            }
+            expressions = {
+                topic: (str(found.get("expressionType") or "TAG"), str(found.get("subString") or "*"))
+                for topic, found in group.subscriptions.items()
             }
             is_changed = group.members.get(client) is not connection or group.expressions != expressions
             group.members[client] = connection

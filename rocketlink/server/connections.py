@@ -20,6 +20,7 @@ TOGETHER = 1 << 16  # bytes of answers to requests that arrived together, which 
 UNSENT_HIGH = 1 << 20  # bytes of answers that wait for one client; no more of its requests are read until it reads
 IDLE_S = 120.0
 ONE_FRAME_S = 30.0  # for a frame that began to arrive
+INVOKED_MAX = 100  # that one client has not answered
 TRACE_MAX = 200  # characters of an error in a remark
 NAMED = (StoreError, ValueError, OverflowError)  # errors whose text a client is told
 Handler = Callable[["Connection", Command], "Command | None"]
@@ -63,6 +64,7 @@ class Connection(asyncio.Protocol):
         self._frames = RemotingFrameReader()
         self._transport: asyncio.Transport | None = None
         self._requested = 0
+        self._invoked: dict[int, Callable[[Command], None]] = {}
         self._is_ended = False
         self._is_pumping = False
         self._answers: list[bytes] = []
@@ -71,6 +73,7 @@ class Connection(asyncio.Protocol):
         self.heard_s = time.monotonic()
         self.waiting_bytes = 0
         self.host = "127.0.0.1:0"
+        self.language, self.version = "OTHER", 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a new client in, or refuse it if there are too many."""
@@ -131,6 +134,14 @@ class Connection(asyncio.Protocol):
         self._requested += 1
         self.send(Command(code, fields, body, self._requested, IS_ONE_WAY))
 
+    def invoke(self, code: int, fields: dict[str, str], body: bytes, then: Callable[[Command], None]) -> None:
+        """Send a request, and call `then` with the answer; never, if the client does not answer it."""
+        self._requested += 1
+        if len(self._invoked) >= INVOKED_MAX:
+            del self._invoked[next(iter(self._invoked))]
+        self._invoked[self._requested] = then
+        self.send(Command(code, fields, body, self._requested))
+
     def close(self, reason: str) -> None:
         """End the connection without sending what still waits."""
         if not self._is_ended:
@@ -163,6 +174,9 @@ class Connection(asyncio.Protocol):
 
     def _answer(self, request: Command) -> None:
         if request.is_answer:
+            then = self._invoked.pop(request.opaque, None)
+            if then is not None:
+                then(request)
             return
         try:
             answer = self._connections.handle(self, request)

@@ -31,7 +31,7 @@ from ..remoting.frames import Command
 from .clients import Clients
 from .connections import Connection
 from .fields import Refused, WrongField, number
-from .pulling import ALL_TAGS, BYTES_MAX, WAIT_MS_MAX, WAITING_MAX, records
+from .pulling import ALL_TAGS, BYTES_MAX, TAG, WAIT_MS_MAX, WAITING_MAX, Filter, message_filter, records
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 COUNT_MAX = 32  # messages of one answer, as in a broker
@@ -121,8 +121,7 @@ class Popping:
             raise Refused(SUBSCRIPTION_NOT_EXIST, f"no client of group {group} has sent a heartbeat")
         if fields.get("order") == "true" or known.is_batch or topic.startswith(RETRY_PREFIX):
             raise Refused(NOT_SUPPORTED, "POP in order, of batch topics and of retry topics is not supported")
-        if (kind := self._filter(fields, topic, group)[0]) != "TAG":
-            raise Refused(SYSTEM_ERROR, f"filters of type {kind} are not supported, tags are")
+        self._filter(fields, topic, group)
         if not ANY_QUEUE <= number(fields, "queueId", ANY_QUEUE) < known.read_queues:
             raise Refused(SYSTEM_ERROR, f"topic {topic} has {known.read_queues} queues")
 
@@ -166,6 +165,11 @@ class Popping:
                 pop.connection.send(answer)
         self._waiting = left
 
+    def forget(self, topic: str, group: str) -> None:
+        """Let a group begin again at its committed offsets; handles of messages that it has taken name none any longer."""
+        for key in [key for key in self._queues if key[:2] == (topic, group)]:
+            self._count -= len(self._queues.pop(key).taken)
+
     def closed(self, connection: Connection) -> None:
         """Forget the requests of a client that is gone, and queues of groups without clients.  Messages keep their time."""
         self._waiting = [pop for pop in self._waiting if pop.connection is not connection]
@@ -181,7 +185,10 @@ class Popping:
         known = self._engine.topics.get(pop.topic)
         if known is None:
             return request.answer(TOPIC_NOT_EXIST, remark=f"topic {pop.topic} does not exist")
-        tags = self._filter(fields, pop.topic, pop.group)[1]
+        try:
+            chosen = self._filter(fields, pop.topic, pop.group)
+        except Refused as error:  # a heartbeat has changed it meanwhile
+            return request.answer(error.code, remark=str(error))
         requested = number(fields, "queueId", ANY_QUEUE)
         queue_ids = [requested] if requested != ANY_QUEUE else list(range(known.read_queues))
         if known.has_priorities:
@@ -198,7 +205,7 @@ class Popping:
             queue = self._queue(key, at_end=number(fields, "initMode") == START_AT_END)
             if queue is None:
                 return request.answer(SYSTEM_ERROR, remark=f"more than {QUEUES_MAX} queues of groups")
-            page = self._read(key, queue, left, bytes_left, tags) if left > 0 and bytes_left > 0 else None
+            page = self._read(key, queue, left, bytes_left, chosen) if left > 0 and bytes_left > 0 else None
             if page is not None:
                 rest += max(0, page.max_offset - page.next_offset)
                 for message in page.messages:
@@ -220,11 +227,11 @@ class Popping:
     def _nothing(request: Command) -> Command:
         return request.answer(POLLING_TIMEOUT, _times(0, 0) | {"restNum": "0"})
 
-    def _read(self, key: QueueKey, queue: _Queue, count: int, size: int, tags: set[str] | None) -> Page:
+    def _read(self, key: QueueKey, queue: _Queue, count: int, size: int, chosen: Filter) -> Page:
         """Return the next messages of a queue, and move behind them."""
         topic, _, queue_id = key
         for _ in range(MOVES_MAX):
-            page = self._store.get(topic, queue_id, queue.position, count, max_bytes=size, tags=tags)
+            page = chosen.read(self._store, topic, queue_id, queue.position, count, size)
             has_moved = page.status is not GetStatus.NO_MESSAGE_IN_QUEUE and page.next_offset != queue.position
             if has_moved:
                 queue.position = page.next_offset
@@ -246,13 +253,13 @@ class Popping:
             queue = self._queues[key] = _Queue(min(max(committed, low, 0), max(high, 0)))
         return queue
 
-    def _filter(self, fields: dict[str, str], topic: str, group: str) -> tuple[str, set[str] | None]:
-        """Return type and tags of the filter, from the request or the group's last heartbeat; None for all messages."""
+    def _filter(self, fields: dict[str, str], topic: str, group: str) -> Filter:
+        """Return the filter of the request or of the group's last heartbeat.  Raises `Refused`."""
         kind, text = fields.get("expType"), fields.get("exp")
         if not text:
             known = self._clients.groups.get(group)
-            kind, text = known.expressions.get(topic, ("TAG", ALL_TAGS)) if known is not None else ("TAG", ALL_TAGS)
-        return kind or "TAG", None if text == ALL_TAGS else {tag.strip() for tag in text.split("||")}
+            kind, text = known.expressions.get(topic, (TAG, ALL_TAGS)) if known is not None else (TAG, ALL_TAGS)
+        return message_filter(kind or TAG, text)
 
     def _take(self, key: QueueKey, offset: int, physical_offset: int, now_ms: int, invisible_ms: int) -> None:
         """Give a message to a consumer for a time, or change the time of one that is taken."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from commitlog import CommitLog
@@ -14,14 +16,17 @@ from ..remoting.codes import (
     PULL_OFFSET_MOVED,
     PULL_RETRY_IMMEDIATELY,
     SUBSCRIPTION_NOT_EXIST,
+    SUBSCRIPTION_PARSE_FAILED,
     SUCCESS,
     SYSTEM_ERROR,
     TOPIC_NOT_EXIST,
 )
-from ..remoting.frames import Command
+from ..remoting.frames import Command, json_object
 from .clients import Clients
 from .connections import Connection
-from .fields import number
+from .fields import Refused, number
+from .sql_conditions import Value, WrongExpression
+from .sql_filter import SQL92, compiled, matches
 
 COMMITS, MAY_WAIT, HAS_SUBSCRIPTION = 1, 2, 4  # bits of sysFlag
 COUNT_MAX = 1024  # messages of one answer
@@ -29,6 +34,7 @@ BYTES_MAX = 4 << 20  # bytes of one answer; the first record always fits
 WAIT_MS_MAX = 25_000  # a client gives up after 30 s
 WAITING_MAX = 100_000  # pulls that wait at a time
 ALL_TAGS = "*"
+TAG = "TAG"
 STATES = {
     GetStatus.FOUND: SUCCESS,
     GetStatus.NO_MATCHED_MESSAGE: PULL_RETRY_IMMEDIATELY,
@@ -47,6 +53,45 @@ class _Waiting(NamedTuple):
     request: Command
     until_s: float
     offset: int
+
+
+class Filter(NamedTuple):
+    """What a subscription takes: messages with one of some tags, or whose properties match a condition."""
+
+    tags: set[str] | None = None
+    condition: Callable[[Mapping[str, str]], Value] | None = None
+
+    def read(self, store: MessageStore, topic: str, queue_id: int, offset: int, count: int, size: int) -> Page:
+        """Return what matches of a queue's next messages."""
+        page = store.get(topic, queue_id, offset, count, max_bytes=size, tags=self.tags)
+        if self.condition is None or not page.messages:
+            return page
+        found = [message for message in page.messages if matches(self.condition, message.all_properties)]
+        status = GetStatus.FOUND if found else GetStatus.NO_MATCHED_MESSAGE
+        return dataclasses.replace(page, status=status, messages=found, size_bytes=sum(message.size for message in found))
+
+
+def message_filter(kind: str, text: str) -> Filter:
+    """Return the filter of a subscription.  Raises `Refused`."""
+    if kind == TAG:
+        return Filter(None if text == ALL_TAGS else {tag.strip() for tag in text.split("||")})
+    if kind != SQL92:
+        raise Refused(SYSTEM_ERROR, f"filters of type {kind[:40]} are not supported, {TAG} and {SQL92} are")
+    try:
+        return Filter(condition=compiled(text))
+    except WrongExpression as error:
+        raise Refused(SUBSCRIPTION_PARSE_FAILED, str(error)) from error
+
+
+def check_subscription(request: Command) -> Command:
+    """Answer a consumer that wants to know whether its filter can be used."""
+    data = json_object(request.body, "body").get("subscriptionData")
+    if isinstance(data, dict):
+        try:
+            message_filter(str(data.get("expressionType") or TAG), str(data.get("subString") or ALL_TAGS))
+        except Refused as error:
+            return request.answer(error.code, remark=str(error))
+    return request.answer(SUCCESS)
 
 
 class Pulling:
@@ -115,14 +160,15 @@ class Pulling:
         """Answer with what the queue has from an offset on."""
         fields = request.fields
         kind, expression = self._subscription(request, topic)
-        if kind != "TAG":
-            return request.answer(SYSTEM_ERROR, remark=f"filters of type {kind} are not supported, tags are")
         if not expression:
             return request.answer(SUBSCRIPTION_NOT_EXIST, remark=f"the group has no subscription to {topic}")
-        tags = None if expression == ALL_TAGS else {tag.strip() for tag in expression.split("||")}
+        try:
+            chosen = message_filter(kind, expression)
+        except Refused as error:
+            return request.answer(error.code, remark=str(error))
         count = min(max(1, number(fields, "maxMsgNums", 32)), COUNT_MAX)
         size = min(number(fields, "maxMsgBytes", BYTES_MAX) or BYTES_MAX, BYTES_MAX)
-        page = self._store.get(topic, queue_id, offset, count, max_bytes=size, tags=tags)
+        page = chosen.read(self._store, topic, queue_id, offset, count, size)
         code = STATES.get(page.status)
         if code is None:  # the queue has no message
             code = PULL_OFFSET_MOVED if offset else PULL_NOT_FOUND
@@ -138,9 +184,9 @@ class Pulling:
         """Return type and text of the filter, from the request or the group's last heartbeat."""
         fields = request.fields
         if number(fields, "sysFlag") & HAS_SUBSCRIPTION:
-            return fields.get("expressionType") or "TAG", fields.get("subscription") or ALL_TAGS
+            return fields.get("expressionType") or TAG, fields.get("subscription") or ALL_TAGS
         group = self._clients.groups.get(fields.get("consumerGroup", ""))
-        return group.expressions.get(topic, ("TAG", "")) if group is not None else ("TAG", "")
+        return group.expressions.get(topic, (TAG, "")) if group is not None else (TAG, "")
 
 
 def records(log: CommitLog, page: Page) -> bytes:

@@ -11,15 +11,17 @@ from messagestore import MessageStore
 from messagestore.broker.services.half_messages import HalfMessage
 
 from ..remoting import codes
-from ..remoting.codes import NO_PERMISSION, NOT_SUPPORTED, SUCCESS
+from ..remoting.codes import NO_PERMISSION, SUCCESS
 from ..remoting.frames import Command
 from ..remoting.signature import Access
+from .administration import Administration, refused
 from .clients import Clients
 from .connections import Connection, Handler
 from .lookups import Lookups
 from .popping import Popping
-from .pulling import Pulling
+from .pulling import Pulling, check_subscription
 from .sending import REPLIES, Sending
+from .statistics import BrokerStatistics
 from .tables import BrokerTables, Identity
 
 ADMITTED_S = 30.0
@@ -59,7 +61,10 @@ class Requests:
         self._pulling = Pulling(store, self.clients)
         self._popping = Popping(store, self.clients)
         self._sending = Sending(store, identity, self.clients, call_soon)
-        self._handlers = self._table(Lookups(store), BrokerTables(store, identity, self.clients))
+        tables = BrokerTables(store, identity, self.clients)
+        self._handlers = self._table(Lookups(store), tables)
+        administration = Administration(store, identity, self.clients, tables, self._popping)
+        self._handlers |= _operators_table(administration, BrokerStatistics(store, identity, self.clients))
 
     def handle(self, connection: Connection, request: Command) -> Command | None:
         """Return the answer; None if there is none, or it is sent later."""
@@ -70,7 +75,7 @@ class Requests:
                 self._hosts.add(host_of(connection.host))
         handler = self._handlers.get(request.code)
         if handler is None:
-            return request.answer(NOT_SUPPORTED, remark=f"request code {request.code} is not supported")
+            return refused(request)
         return handler(connection, request)
 
     def closed(self, connection: Connection) -> None:
@@ -113,10 +118,6 @@ class Requests:
 
     def _table(self, lookups: Lookups, tables: BrokerTables) -> dict[int, Handler]:
         """Return what answers each request."""
-
-        def alone(answer: Callable[[Command], Command]) -> Handler:
-            return lambda _connection, request: answer(request)
-
         plain = {
             codes.QUERY_CONSUMER_OFFSET: lookups.committed_offset, codes.UPDATE_CONSUMER_OFFSET: lookups.commit_offset,
             codes.GET_MAX_OFFSET: lookups.max_offset, codes.GET_MIN_OFFSET: lookups.min_offset,
@@ -126,7 +127,7 @@ class Requests:
             codes.GET_ALL_TOPIC_LIST_FROM_NAME_SERVER: tables.topic_names, codes.UPDATE_AND_CREATE_TOPIC: tables.create_topic,
             codes.GET_ALL_TOPIC_CONFIG: tables.topics, codes.GET_ALL_CONSUMER_OFFSET: tables.offsets,
             codes.GET_ALL_SUBSCRIPTION_GROUP_CONFIG: tables.groups, codes.GET_ALL_DELAY_OFFSET: tables.delays,
-            codes.GET_BROKER_CONFIG: tables.settings, codes.GET_BROKER_RUNTIME_INFO: tables.state,
+            codes.GET_BROKER_CONFIG: tables.settings,
             codes.QUERY_ASSIGNMENT: tables.assignment,
             codes.GET_TIMER_CHECK_POINT: tables.timer_progress, codes.GET_TIMER_METRICS: tables.timer_counts,
             codes.SET_MESSAGE_REQUEST_MODE: tables.set_request_mode,
@@ -139,13 +140,48 @@ class Requests:
             codes.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP: tables.set_group, codes.DELETE_SUBSCRIPTION_GROUP: tables.delete_group,
             codes.CONSUMER_SEND_MSG_BACK: self._sending.send_back, codes.END_TRANSACTION: self._sending.end_transaction,
         }  # fmt: skip
-        found: dict[int, Handler] = {code: alone(do) for code, do in plain.items()}
+        found = {code: _alone(do) for code, do in plain.items()}
         found |= dict.fromkeys((codes.SEND_MESSAGE, codes.SEND_MESSAGE_V2, codes.SEND_BATCH_MESSAGE), self._sending.send)
         found |= dict.fromkeys(REPLIES, self._sending.reply)
         found |= dict.fromkeys((codes.PULL_MESSAGE, codes.LITE_PULL_MESSAGE), self._pulling.pull)
         found[codes.POP_MESSAGE] = self._popping.pop
         found[codes.HEART_BEAT] = self._heartbeat
+        found[codes.CHECK_CLIENT_CONFIG] = _alone(check_subscription)
         return found
+
+
+def _alone(answer: Callable[[Command], Command]) -> Handler:
+    """Return a handler that needs no connection."""
+    return lambda _connection, request: answer(request)
+
+
+def _operators_table(administration: Administration, statistics: BrokerStatistics) -> dict[int, Handler]:
+    """Return what answers the requests of an operator's tools."""
+    plain = {
+        codes.GET_BROKER_RUNTIME_INFO: statistics.state, codes.GET_TOPIC_STATS_INFO: statistics.topic,
+        codes.GET_CONSUME_STATS: statistics.group, codes.GET_BROKER_CONSUME_STATS: statistics.groups,
+        codes.QUERY_CONSUME_TIME_SPAN: statistics.times, codes.QUERY_GROUPS_OF_TOPIC: statistics.groups_of_topic,
+        codes.QUERY_TOPICS_BY_CONSUMER: statistics.topics_of_group, codes.QUERY_CONSUME_QUEUE: statistics.units,
+        codes.GET_EARLIEST_MSG_STORETIME: statistics.earliest_time, codes.VIEW_BROKER_STATS_DATA: statistics.counts,
+        codes.GET_CONSUMER_CONNECTION_LIST: administration.consumers,
+        codes.GET_PRODUCER_CONNECTION_LIST: administration.producers,
+        codes.GET_ALL_PRODUCER_INFO: administration.all_producers,
+        codes.QUERY_SUBSCRIPTION_BY_CONSUMER: administration.subscription,
+        codes.INVOKE_BROKER_TO_RESET_OFFSET: administration.reset_offsets,
+        codes.CLONE_GROUP_OFFSET: administration.clone_offsets, codes.GET_TOPIC_CONFIG: administration.topic,
+        codes.GET_SUBSCRIPTIONGROUP_CONFIG: administration.group,
+        codes.GET_TOPICS_BY_CLUSTER: administration.topics_of_cluster,
+        codes.GET_SYSTEM_TOPIC_LIST_FROM_NS: administration.system_topics,
+        codes.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: administration.system_topics,
+        codes.UPDATE_AND_CREATE_TOPIC_LIST: administration.create_topics,
+        codes.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: administration.set_groups,
+        codes.DELETE_EXPIRED_COMMITLOG: administration.delete_expired,
+        codes.CLEAN_EXPIRED_CONSUMEQUEUE: administration.delete_expired,
+        codes.PUT_KV_CONFIG: administration.put_setting, codes.DELETE_KV_CONFIG: administration.delete_setting,
+        codes.GET_KV_CONFIG: administration.setting,
+    }  # fmt: skip
+    forwarded = dict.fromkeys((codes.GET_CONSUMER_RUNNING_INFO, codes.CONSUME_MESSAGE_DIRECTLY), administration.invoke_consumer)
+    return {code: _alone(do) for code, do in plain.items()} | forwarded
 
 
 def host_of(address: str) -> str:

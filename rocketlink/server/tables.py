@@ -11,7 +11,14 @@ from messagestore.broker.config.config_files import ConfigFile
 from messagestore.broker.config.config_table import ConfigTable
 from messagestore.broker.config.delay_offsets import DelayOffsets
 from messagestore.broker.config.request_modes import POP, PULL, RequestMode, RequestModes
-from messagestore.broker.config.topics import PERM_DEFAULT, QUEUES_MAX, TopicConfig, is_system_topic
+from messagestore.broker.config.topics import (
+    CLEANUP_POLICY,
+    COMPACTION,
+    PERM_DEFAULT,
+    QUEUES_MAX,
+    TopicConfig,
+    is_system_topic,
+)
 from messagestore.timers.layout import CHECK
 from messagestore.write.admission import client_problem
 
@@ -63,6 +70,9 @@ class BrokerTables:
             )
         if topic is None and name in self._identity.own_topics:
             topic = TopicConfig(name=name, read_queues=1, write_queues=1)
+        group = name.removeprefix(RETRY_PREFIX)
+        if topic is None and group != name and self.knows_group(group):  # an operator's tools look for the group there
+            topic = TopicConfig(name=name, read_queues=1, write_queues=1)
         if topic is None:
             return request.answer(TOPIC_NOT_EXIST, remark=f"no route info of topic {name}")
         queues = {
@@ -71,6 +81,10 @@ class BrokerTables:
         }  # fmt: skip
         route: dict[str, Any] = {"brokerDatas": [self._broker()], "queueDatas": [queues], "filterServerTable": {}}
         return request.answer(SUCCESS, body=json_body(route))
+
+    def knows_group(self, name: str) -> bool:
+        """Return whether a group has settings or offsets."""
+        return name in self._engine.retries.groups or bool(self._engine.consumer_offsets().topics(name))
 
     def assignment(self, request: Command) -> Command:
         """Answer with the queues of one consumer that leaves the division of a topic to the broker, and how it reads them."""
@@ -125,6 +139,9 @@ class BrokerTables:
         reads, writes = (number(fields, key, AUTO_CREATE_QUEUES) for key in ("readQueueNums", "writeQueueNums"))
         if not 0 < writes <= QUEUES_MAX or not 0 < reads <= QUEUES_MAX:
             return request.answer(SYSTEM_ERROR, remark=f"topic {name}: {reads} and {writes} queues")
+        changes = attribute_changes(fields.get("attributes", ""))
+        if changes is None or changes.get(CLEANUP_POLICY) == COMPACTION:
+            return request.answer(INVALID_PARAMETER, remark=f"attributes {fields['attributes'][:200]!r}: +NAME=VALUE or -NAME")
         self._engine.admission.create(name, writes)
         known = self._engine.topics.get(name)
         assert known is not None, "the topic was created"
@@ -136,6 +153,9 @@ class BrokerTables:
             self._engine.topics.put(changed)
             self._engine.topics.persist()
             self._engine.admission.admit(name)
+        if changes:
+            merged = {key: value for key, value in {**known.attributes, **changes}.items() if value is not None}
+            self._engine.admission.set_attributes(name, merged)
         return request.answer(SUCCESS)
 
     def delete_topic(self, request: Command) -> Command:
@@ -220,12 +240,6 @@ class BrokerTables:
         }  # fmt: skip
         return request.answer(SUCCESS, body="".join(f"{name}={value}\n" for name, value in found.items()).encode())
 
-    def state(self, request: Command) -> Command:
-        """Answer with the range of the log."""
-        low, high = self._engine.low_offset, max(0, self._store.log_end)
-        table = {"commitLogMinOffset": str(low), "commitLogMaxOffset": str(high)}
-        return request.answer(SUCCESS, body=json_body({"table": table}))
-
     def _broker(self) -> dict[str, Any]:
         identity = self._identity
         return {"cluster": identity.cluster, "brokerName": identity.name, "brokerAddrs": {"0": identity.address}}
@@ -233,6 +247,21 @@ class BrokerTables:
     @staticmethod
     def _table(request: Command, table: ConfigTable) -> Command:
         return request.answer(SUCCESS, body=json_body(table.document()))
+
+
+def attribute_changes(text: str) -> dict[str, str | None] | None:
+    """Return the attributes of a topic that a request sets, None for one that it removes; None if the text is wrong.
+
+    >>> attribute_changes("+message.type=FIFO,-queue.type"), attribute_changes("a=b")
+    ({'message.type': 'FIFO', 'queue.type': None}, None)
+    """
+    found: dict[str, str | None] = {}
+    for part in filter(None, text.split(",")):
+        name, has_value, value = part[1:].partition("=")
+        if part[0] not in "+-" or not name or bool(has_value) != (part[0] == "+"):
+            return None
+        found[name] = value if has_value else None
+    return found
 
 
 def shared(queues: Collection[int], members: list[str], client: str, mode: RequestMode) -> Collection[int]:

@@ -32,7 +32,7 @@ def test_a_json_request_of_a_java_client() -> None:
 def test_a_binary_request_of_a_java_client() -> None:
     """The fixed part has 13 bytes; texts have their lengths before them."""
     (found,) = RemotingFrameReader().feed(frame(1, BINARY, b"body"))
-    assert found == Command(310, {"b": "T"}, b"body", 7, 2, "ok", BINARY_ENCODING)
+    assert found == Command(310, {"b": "T"}, b"body", 7, 2, "ok", BINARY_ENCODING, "JAVA", 479)
 
 
 def test_an_answer_has_the_encoding_of_its_request() -> None:

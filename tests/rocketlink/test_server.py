@@ -191,7 +191,7 @@ def test_a_pull_outside_of_the_queue(served: Served, offset: int, flags: int, co
 
 
 @pytest.mark.parametrize(
-    ("topic", "fields", "code"), [("none", {}, 17), ("T", {"sysFlag": 0}, 24), ("T", {"expressionType": "SQL92"}, 1)]
+    ("topic", "fields", "code"), [("none", {}, 17), ("T", {"sysFlag": 0}, 24), ("T", {"expressionType": "SQL92"}, 23)]
 )
 def test_a_pull_without_topic_subscription_or_known_filter(
     served: Served, topic: str, fields: dict[str, object], code: int

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from commitlog import Message
 from messagestore.repair.verification import verify_store
 
+from .jvm import Refused
 from .live import CONFIG, KILLS, LIVE, MARKS, PATIENCE_S, SIZES, Served, deliveries, missing, processed, repeated
 from .real_broker import RealBroker, until
 
@@ -163,3 +165,22 @@ def test_the_real_broker_delivers_what_is_left(served: Served, tmp_path: Path) -
     assert len(after) == LIVE - committed
     assert repeated(before + after) == len(before) - committed
     assert repeated(deliveries(dead)) == 0
+
+
+def test_a_consumer_gets_what_its_sql_filter_matches(served: Served, tmp_path: Path) -> None:
+    """A wrong filter is refused before the consumer starts."""
+    topic, file = "filtered", tmp_path / "file"
+    settings = {"topic": topic, "file": str(file)}
+    flood(served, topic, 100)
+    served.clients.answer(PATIENCE_S)
+    filtered = served.another()
+    with pytest.raises(Refused, match="CODE: 23"):
+        filtered.invoke("start_consumer", name="wrong", group="wrong", **settings, sql="KEYS = ")
+    filtered.invoke(
+        "start_consumer", name="f", group="selecting", **settings, sql="KEYS IN ('flood-7', 'flood-93') OR KEYS ENDSWITH '-50'"
+    )
+    until(lambda: processed(file) >= 3, "what matches is there", PATIENCE_S)
+    served.store.put(Message(topic, b"100", keys=["flood-93"]))
+    until(lambda: processed(file) >= 4, "the last one is there", PATIENCE_S)
+    filtered.invoke("stop_consumer", name="f")
+    assert sorted(one.body for one in deliveries(file)) == [7, 50, 93, 100]

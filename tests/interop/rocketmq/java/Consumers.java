@@ -6,6 +6,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -45,7 +46,8 @@ class Consumers {
         if (command.getBooleanValue("server_rebalance")) consumer.setClientRebalance(false);
         if (command.containsKey("max_tries")) consumer.setMaxReconsumeTimes(command.getIntValue("max_tries"));
         if (command.containsKey("invisible_ms")) consumer.setPopInvisibleTime(command.getLongValue("invisible_ms"));
-        consumer.subscribe(command.getString("topic"), "*");
+        String sql = command.getString("sql");
+        consumer.subscribe(command.getString("topic"), sql == null ? MessageSelector.byTag("*") : MessageSelector.bySql(sql));
         if (command.getBooleanValue("orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
                 record(file, name, messages);
