@@ -22,16 +22,19 @@ from storageio import Closing
 class Broker(Closing):
     """A broker and name server on a free port of this machine, with a store in a temporary folder or in `path`."""
 
-    def __init__(self, path: str | None = None, **options: Any) -> None:
-        """Start it; `options` are those of `BrokerServer`."""
+    def __init__(self, path: str | None = None, *, grpc: bool = False, **options: Any) -> None:
+        """Start it, with `grpc` also for clients of RocketMQ 5; `options` are those of `BrokerServer`."""
         self._temporary = tempfile.mkdtemp(prefix="brokerstore-broker-") if path is None else None
         self.store = MessageStore.open(path or f"{self._temporary}/store", config=StoreConfig.small())
+        if grpc:
+            options.setdefault("grpc_port", 0)
         try:
             self._server = BrokerServer(self.store, **options)
         except BaseException:
             self.close()
             raise
         self.address = self._server.address
+        self.grpc_address = self._server.grpc_address
 
     def bodies(self, topic: str) -> list[bytes]:
         """Return the bodies of a topic, queue by queue."""
