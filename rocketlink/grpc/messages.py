@@ -132,8 +132,10 @@ def _decompressed(body: bytes) -> bytes:
         found = reader.decompress(body, BODY_MAX)
     except zlib.error as error:
         raise Declined(d.MESSAGE_CORRUPTED, f"the body is not compressed as it says: {error}") from error
+    if reader.unconsumed_tail:
+        raise Declined(d.MESSAGE_BODY_TOO_LARGE, f"the body has more than {BODY_MAX} bytes")
     if not reader.eof:
-        raise Declined(d.MESSAGE_BODY_TOO_LARGE, f"the body is cut, or has more than {BODY_MAX} bytes")
+        raise Declined(d.MESSAGE_CORRUPTED, "the compressed body is cut")
     return found
 
 

@@ -241,9 +241,9 @@ class Receiving:
     async def query_offset(self, _session: Session, request: Any) -> Any:
         """Answer with the first or the next offset of a queue, or that of a time."""
         topic, queue_id = topic_of(request.message_queue.topic), request.message_queue.id
-        if request.query_offset_policy == s.BEGINNING:
+        if request.query_offset_policy == d.BEGINNING:
             found = self._store.min_offset(topic, queue_id)
-        elif request.query_offset_policy == s.END:
+        elif request.query_offset_policy == d.END:
             found = self._store.max_offset(topic, queue_id)
         else:
             found = self._store.offset_by_time(topic, queue_id, duration_ms(request.timestamp))

@@ -100,7 +100,8 @@ class GrpcSending:
         kind = system.message_type or d.NORMAL
         if kind not in self._routes.kinds(known):
             kinds = ", ".join(d.MessageType.Name(one) for one in self._routes.kinds(known))
-            raise Declined(d.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, f"topic {topic} takes {kinds}, not {d.MessageType.Name(kind)}")
+            text = f"topic {topic} takes {kinds}; the message is of type {kind}"
+            raise Declined(d.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
         if not body:
             raise Declined(d.MESSAGE_BODY_EMPTY, "the body is empty")
         if len(body) > self._store.config.max_message_size:

@@ -68,11 +68,16 @@ class BrokerServer(Closing):
         self._grpc: GrpcPort | None = None
         self._messaging: MessagingService | None = None
         self.grpc_port, self.grpc_address = 0, ""
+        self._servers: list[asyncio.Server] = []
         try:
-            self._servers = [self._listen(requested) for requested in (port, names_port) if requested is not None]
+            for requested in (port, names_port):
+                if requested is not None:
+                    self._servers.append(self._listen(requested))
             if grpc_port is not None:
                 self._loop.run_until_complete(self._listen_grpc(grpc_host or host, grpc_port, grpc_tls))
         except BaseException:
+            for server in self._servers:
+                server.close()
             self._ha.close()
             self._loop.close()
             raise
