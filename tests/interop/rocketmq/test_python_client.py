@@ -89,8 +89,8 @@ def server(tmp_path: Path) -> Iterator[Server]:
     yield found
     if found.process.returncode is None:
         found.stop()
-    report = verify_store(str(tmp_path / "s"))
-    assert not report.findings, report.findings
+    report = verify_store(tmp_path / "s")
+    assert report.problems == [], report.problems
 
 
 Run = Callable[..., Any]
