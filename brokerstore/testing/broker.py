@@ -4,7 +4,8 @@
         start_my_program(names=broker.address)
         assert broker.bodies("orders") == [b"1"]
 
-As a pytest fixture: `pytest_plugins = ["brokerstore.testing.broker"]`, then ask for `rocketmq_broker`.
+As pytest fixtures: `pytest_plugins = ["brokerstore.testing.broker"]`, then ask for `rocketmq_broker`, or for
+`rocketmq_grpc_broker`, whose `grpc_address` clients of RocketMQ 5 use.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ class Broker(Closing):
             shutil.rmtree(self._temporary, ignore_errors=True)
 
 
-def _fixture() -> Any:
-    """Return the pytest fixture; None where pytest is not installed."""
+def _fixtures() -> Any:
+    """Return the pytest fixtures; None where pytest is not installed."""
     try:
         import pytest
     except ModuleNotFoundError:
-        return None
+        return None, None
 
     @pytest.fixture
     def rocketmq_broker() -> Iterator[Broker]:
@@ -63,7 +64,13 @@ def _fixture() -> Any:
         with Broker() as broker:
             yield broker
 
-    return rocketmq_broker
+    @pytest.fixture
+    def rocketmq_grpc_broker() -> Iterator[Broker]:
+        """Run a broker for one test, also for clients of RocketMQ 5."""
+        with Broker(grpc=True) as broker:
+            yield broker
+
+    return rocketmq_broker, rocketmq_grpc_broker
 
 
-rocketmq_broker = _fixture()
+rocketmq_broker, rocketmq_grpc_broker = _fixtures()

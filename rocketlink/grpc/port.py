@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -16,13 +16,6 @@ REQUESTS_MAX = 16_384  # of all clients at a time: streams, polls and others
 STREAMS_MAX = 1024  # of one connection
 METADATA_MAX = 16 << 10
 STOP_S = 0.2
-
-
-class TlsFiles(NamedTuple):
-    """The contents of a certificate chain and its private key, both PEM."""
-
-    certificate: bytes
-    key: bytes
 
 
 class GrpcPort:
@@ -43,14 +36,15 @@ class GrpcPort:
         ]
         self._server: Any = grpc.aio.server(options=options, maximum_concurrent_rpcs=REQUESTS_MAX)
 
-    def listen(self, host: str, port: int, tls: TlsFiles | None) -> int:
-        """Take the port and return its number; raise `DiskError` if it is taken."""
+    def listen(self, host: str, port: int, tls: tuple[bytes, bytes] | None) -> int:
+        """Take the port and return its number; raise `DiskError` if it is taken.  `tls`: certificate chain and key, PEM."""
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
             if tls is None:
                 found = self._server.add_insecure_port(address)
             else:
-                credentials = grpc.ssl_server_credentials([(tls.key, tls.certificate)])
+                certificate, key = tls
+                credentials = grpc.ssl_server_credentials([(key, certificate)])
                 found = self._server.add_secure_port(address, credentials)
         except RuntimeError as error:
             raise DiskError("listen", address, 0, str(error)) from error

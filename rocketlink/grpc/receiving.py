@@ -207,7 +207,7 @@ class Receiving:
 
     async def pull(self, session: Session, request: Any, context: Any) -> None:
         """Write the messages of a queue from an offset on."""
-        topic, group, queue_id = self._queue(request)
+        topic, _, queue_id = self._queue(request)
         count, tags = min(max(1, request.batch_size), BATCH), _tags(request.filter_expression)
         until_s = time.monotonic() + _poll_s(request, context.time_remaining())
         page = self._store.get(topic, queue_id, request.offset, count, max_bytes=BYTES_MAX, tags=tags)

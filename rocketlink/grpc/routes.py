@@ -13,7 +13,13 @@ from .protocol import definition as d
 from .protocol import service as s
 
 MIXED = (d.NORMAL, d.FIFO, d.DELAY, d.TRANSACTION)
-KINDS = {"NORMAL": (d.NORMAL,), "FIFO": (d.FIFO,), "DELAY": (d.DELAY,), "TRANSACTION": (d.TRANSACTION,), "PRIORITY": (d.PRIORITY,)}
+KINDS = {
+    "NORMAL": (d.NORMAL,),
+    "FIFO": (d.FIFO,),
+    "DELAY": (d.DELAY,),
+    "TRANSACTION": (d.TRANSACTION,),
+    "PRIORITY": (d.PRIORITY,),
+}
 ANY_QUEUE = -1
 
 
@@ -45,7 +51,10 @@ class Routes:
         topic = self.topic(topic_of(request.topic))
         answer = s.QueryRouteResponse(status=status())
         for queue_id in range(max(topic.read_queues, topic.write_queues)):
-            reads, writes = topic.is_readable and queue_id < topic.read_queues, topic.is_writable and queue_id < topic.write_queues
+            reads, writes = (
+                topic.is_readable and queue_id < topic.read_queues,
+                topic.is_writable and queue_id < topic.write_queues,
+            )
             queue = self._queue(request.topic, queue_id, request.endpoints, reads, writes)
             queue.accept_message_types.extend(self.kinds(topic))
             answer.message_queues.append(queue)

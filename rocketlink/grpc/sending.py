@@ -105,7 +105,9 @@ class GrpcSending:
         if not body:
             raise Declined(d.MESSAGE_BODY_EMPTY, "the body is empty")
         if len(body) > self._store.config.max_message_size:
-            raise Declined(d.MESSAGE_BODY_TOO_LARGE, f"a body of {len(body)} bytes; at most {self._store.config.max_message_size}")
+            raise Declined(
+                d.MESSAGE_BODY_TOO_LARGE, f"a body of {len(body)} bytes; at most {self._store.config.max_message_size}"
+            )
         properties, flag = properties_of(message, topic)
         queue_id = queue_of_group(system.message_group, max(1, known.write_queues)) if system.message_group else -1
         fields = {

@@ -36,7 +36,9 @@ Stream = Callable[[Session, Any, Any], Awaitable[None]]
 class MessagingService:
     """Answers the methods for one store.  Every call is made by the loop's thread."""
 
-    def __init__(self, store: MessageStore, requests: Requests, identity: Identity, address: tuple[str, int], access: Access | None):
+    def __init__(
+        self, store: MessageStore, requests: Requests, identity: Identity, address: tuple[str, int], access: Access | None
+    ):
         """Create it beside the remoting requests, with which it shares producers and what groups have in hand."""
         self._access = access
         self._leases: Leases = requests.leases

@@ -1,4 +1,4 @@
-"""RocketMQ's signatures of requests: HMAC-SHA1 over the fields in the order of their names, and the body; of gRPC, over the date."""
+"""RocketMQ's signatures: HMAC-SHA1 over the fields in the order of their names, and the body; with gRPC over the date."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import re
 from typing import NamedTuple
 
 ACCESS_KEY, SIGNATURE = "AccessKey", "Signature"
-AUTHORIZATION = re.compile(r"MQv2-HMAC-SHA1\s+Credential=([^,/\s]*)[^,]*,\s*SignedHeaders=x-mq-date-time,\s*Signature=([0-9a-fA-F]{40})")
+AUTHORIZATION = re.compile(
+    r"MQv2-HMAC-SHA1\s+Credential=([^,/\s]*)[^,]*,\s*SignedHeaders=x-mq-date-time,\s*Signature=([0-9a-fA-F]{40})"
+)
 
 
 class Access(NamedTuple):

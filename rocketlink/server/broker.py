@@ -49,9 +49,9 @@ class BrokerServer(Closing):
     ) -> None:  # fmt: skip
         """Serve a store that is open for writing; port 0 takes a free one.
 
-        With `access_key` and `secret` each request needs RocketMQ's signature.  `grpc_host` is `host` by default; `grpc_tls` has
-        a certificate chain and its key, both PEM.  Raises `InvalidSetting` for an address that other machines can reach without
-        a key, `DiskError` for a port that is taken, and `MissingExtra` for gRPC without the extra `grpc`.
+        With `access_key` and `secret` each request needs RocketMQ's signature.  `grpc_host` is `host` by default; `grpc_tls`
+        has a certificate chain and its key, both PEM.  Raises `InvalidSetting` for an address that other machines can reach
+        without a key, `DiskError` for a port that is taken, and `MissingExtra` for gRPC without the extra `grpc`.
         """
         engine = store.engine
         engine.check_open()

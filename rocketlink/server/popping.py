@@ -35,6 +35,7 @@ START_AT_END = 1  # `initMode` of a group that begins after the last message
 NORMAL_TOPIC = "0"  # a handle's mark for a topic that is no retry topic
 HANDLE_PARTS = 7  # start offset, time of taking, invisible time, revive queue, mark, broker, queue id; mostly an offset too
 
+
 class _Pop(NamedTuple):
     """A request that may wait."""
 

@@ -53,7 +53,9 @@ class GrpcServed:
     def send(self, *messages: Any) -> Any:
         return self.call("SendMessage", s.SendMessageRequest(messages=messages))
 
-    def receive(self, topic: str = "T", group: str = "g", *, wait_s: float = 0, metadata: Any = None, **changes: Any) -> list[Any]:
+    def receive(
+        self, topic: str = "T", group: str = "g", *, wait_s: float = 0, metadata: Any = None, **changes: Any
+    ) -> list[Any]:
         """Return the messages of one answer."""
         request = receive_request(topic, group, wait_s=wait_s, **changes)
         answers = list(self.call("ReceiveMessage", request, metadata))

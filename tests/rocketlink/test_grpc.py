@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import shutil
+import subprocess
 import time
 import zlib
 from collections.abc import Iterator
@@ -12,14 +14,13 @@ from typing import Any
 
 import pytest
 
-from tests.rocketlink import grpc_client as client
-from tests.rocketlink.grpc_client import GrpcServed, bodies, d, grpc, message, named, s
-
 from messagestore.property_names import PRIORITY
 from rocketlink.grpc import sessions
 from rocketlink.server import leases
 from storageio import DiskError, InvalidSetting
 from tests.helpers import until
+from tests.rocketlink import grpc_client as client
+from tests.rocketlink.grpc_client import GrpcServed, bodies, d, grpc, message, named, s
 
 FIFO = {"message.type": "FIFO"}
 
@@ -260,7 +261,9 @@ def test_producer_is_asked_about_an_undecided_transaction(served: GrpcServed) ->
     served.send(message(message_type=d.TRANSACTION))
     with served.telemetry(client.producer_settings("T")) as next_command:
         assert next_command().settings.publishing.max_body_size == served.store.config.max_message_size
-        served.server._call_soon(lambda: served.store.check_transactions(served.server._requests.check_producer, older_than_ms=0))
+        served.server._call_soon(
+            lambda: served.store.check_transactions(served.server._requests.check_producer, older_than_ms=0)
+        )
         command = next_command().recover_orphaned_transaction_command
         assert (command.message.body, command.message.topic.name) == (b"1", "T")
         request = s.EndTransactionRequest(topic=named("T"), transaction_id=command.transaction_id, resolution=d.COMMIT)
@@ -384,11 +387,15 @@ def test_reads_at_an_offset(served: GrpcServed) -> None:
     for policy, offset in ((d.BEGINNING, 0), (d.END, 3), (d.TIMESTAMP, 0)):
         answer = served.call("QueryOffset", s.QueryOffsetRequest(message_queue=where, query_offset_policy=policy))
         assert (answer.status.code, answer.offset) == (d.OK, offset)
-    answers = list(served.call("PullMessage", s.PullMessageRequest(group=named("g"), message_queue=where, offset=1, batch_size=8)))
+    answers = list(
+        served.call("PullMessage", s.PullMessageRequest(group=named("g"), message_queue=where, offset=1, batch_size=8))
+    )
     assert [bytes(one.message.body) for one in answers if one.HasField("message")] == [b"1", b"2"]
     assert answers[-1].next_offset == 3
     where.id = 7
-    assert served.call("UpdateOffset", s.UpdateOffsetRequest(group=named("g"), message_queue=where)).status.code == d.BAD_REQUEST
+    assert (
+        served.call("UpdateOffset", s.UpdateOffsetRequest(group=named("g"), message_queue=where)).status.code == d.BAD_REQUEST
+    )
 
 
 def test_clients_of_both_protocols_share_a_topic(served: GrpcServed) -> None:
@@ -427,6 +434,33 @@ def test_other_machines_need_a_key(served: GrpcServed) -> None:
         BrokerServer(served.store, grpc_port=served.server.grpc_port)
 
 
+def test_tls_port_answers_with_its_certificate(tmp_path: Path) -> None:
+    """The client checks it."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "2"]
+    command += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True)
+    served = GrpcServed(tmp_path / "s", grpc_tls=(certificate.read_bytes(), key.read_bytes()))
+    served.channel.close()
+    credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
+    served.channel = grpc.secure_channel(f"localhost:{served.server.grpc_port}", credentials)
+    assert served.send(message()).status.code == d.OK
+    served.close()
+
+
+def test_deleted_group_has_no_retries_left(served: GrpcServed) -> None:
+    """A new group of the name begins with the messages of the topic."""
+    served.send(message())
+    served.receive(invisible_s=0.1)
+    until(lambda: served.store.max_offset("%RETRY%g_T", 0) == 1)
+    served.store.delete_group("g")
+    (found,) = served.receive(wait_s=5)
+    assert found.system_properties.delivery_attempt == 1
+    assert served.receive() == []
+
+
 def test_stop_ends_requests_that_wait(tmp_path: Path) -> None:
     """And does so soon."""
     served = GrpcServed(tmp_path / "s")
@@ -439,38 +473,41 @@ def test_stop_ends_requests_that_wait(tmp_path: Path) -> None:
 
 
 def hostile() -> list[Any]:
-    long = "x" * 300
+    """Return requests that name what there cannot be, and the codes that answer them."""
+    long, topic, group = "x" * 300, named("T"), named("g")
     cases: list[tuple[str, Any, str]] = [
-        ("QueryRoute", s.QueryRouteRequest(), "ILLEGAL_TOPIC"),
-        ("QueryRoute", s.QueryRouteRequest(topic=named(long)), "ILLEGAL_TOPIC"),
-        ("QueryRoute", s.QueryRouteRequest(topic=named("../etc")), "ILLEGAL_TOPIC"),
-        ("QueryRoute", s.QueryRouteRequest(topic=named("RMQ_SYS_TRANS_HALF_TOPIC")), "ILLEGAL_TOPIC"),
-        ("QueryRoute", s.QueryRouteRequest(topic=named("%RETRY%g")), "ILLEGAL_TOPIC"),
-        ("QueryAssignment", s.QueryAssignmentRequest(topic=named("T"), group=named("a b")), "ILLEGAL_CONSUMER_GROUP"),
-        ("QueryAssignment", s.QueryAssignmentRequest(topic=named("T"), group=named(long)), "ILLEGAL_CONSUMER_GROUP"),
-        ("AckMessage", s.AckMessageRequest(group=named("g"), topic=named("T")), "BAD_REQUEST"),
-        ("UpdateOffset", s.UpdateOffsetRequest(group=named("g"), message_queue=d.MessageQueue(topic=named("T"))), "TOPIC_NOT_FOUND"),
-        ("RecallMessage", s.RecallMessageRequest(topic=named("T")), "NOT_IMPLEMENTED"),
-        ("SyncLiteSubscription", s.SyncLiteSubscriptionRequest(topic=named("T")), "NOT_IMPLEMENTED"),
-    ]  # fmt: skip
+        ("QueryAssignment", s.QueryAssignmentRequest(topic=topic, group=named("a b")), "ILLEGAL_CONSUMER_GROUP"),
+        ("QueryAssignment", s.QueryAssignmentRequest(topic=topic, group=named(long)), "ILLEGAL_CONSUMER_GROUP"),
+        ("AckMessage", s.AckMessageRequest(group=group, topic=topic), "BAD_REQUEST"),
+        ("UpdateOffset", s.UpdateOffsetRequest(group=group, message_queue=d.MessageQueue(topic=topic)), "TOPIC_NOT_FOUND"),
+        ("RecallMessage", s.RecallMessageRequest(topic=topic), "NOT_IMPLEMENTED"),
+        ("SyncLiteSubscription", s.SyncLiteSubscriptionRequest(topic=topic), "NOT_IMPLEMENTED"),
+    ]
+    for name in ("", long, "../etc", "RMQ_SYS_TRANS_HALF_TOPIC", "%RETRY%g"):
+        cases.append(("QueryRoute", s.QueryRouteRequest(topic=named(name)), "ILLEGAL_TOPIC"))
     for handle in ("", "x", "0 0 0", "0 0 0 0 0", "0 0 0 -1", "0 0 0 \u0663", "0 0 0 " + "9" * 5000):
         entry = s.AckMessageEntry(receipt_handle=handle)
-        cases.append(("AckMessage", s.AckMessageRequest(group=named("g"), topic=named("T"), entries=[entry]), "INVALID_RECEIPT_HANDLE"))
-    fields: list[tuple[dict[str, Any], str]] = [
-        ({"tag": "a|b"}, "ILLEGAL_MESSAGE_TAG"), ({"tag": " "}, "ILLEGAL_MESSAGE_TAG"), ({"keys": ["a b"]}, "ILLEGAL_MESSAGE_KEY"),
-        ({"keys": [""]}, "ILLEGAL_MESSAGE_KEY"), ({"tag": "a\x01b"}, "ILLEGAL_MESSAGE_PROPERTY_KEY"),
-        ({"message_id": ""}, "ILLEGAL_MESSAGE_ID"), ({"lite_topic": "l"}, "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"),
-        ({"message_type": d.LITE}, "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"), ({"message_type": 77}, "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"),
-        ({"message_type": d.TRANSACTION, "message_group": "a"}, "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"),
-        ({"body_encoding": d.GZIP}, "MESSAGE_CORRUPTED"), ({"message_group": "g" * 40_000}, "MESSAGE_CORRUPTED"),
-        ({"body": b""}, "MESSAGE_BODY_EMPTY"), ({"body": zlib.compress(bytes(1 << 27)), "body_encoding": d.GZIP}, "MESSAGE_BODY_TOO_LARGE"),
-        ({"body": bytes((1 << 22) + 1)}, "MESSAGE_BODY_TOO_LARGE"),
-    ]  # fmt: skip
-    cases += [("SendMessage", s.SendMessageRequest(messages=[message(**given)]), code) for given, code in fields]
-    marked = message()
+        cases.append(("AckMessage", s.AckMessageRequest(group=group, topic=topic, entries=[entry]), "INVALID_RECEIPT_HANDLE"))
+    fields: dict[str, list[dict[str, Any]]] = {
+        "ILLEGAL_MESSAGE_TAG": [{"tag": "a|b"}, {"tag": " "}],
+        "ILLEGAL_MESSAGE_KEY": [{"keys": ["a b"]}, {"keys": [""]}],
+        "ILLEGAL_MESSAGE_PROPERTY_KEY": [{"tag": "a\x01b"}],
+        "ILLEGAL_MESSAGE_ID": [{"message_id": ""}],
+        "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE": [
+            {"lite_topic": "l"}, {"message_type": d.LITE}, {"message_type": 77},
+            {"message_type": d.TRANSACTION, "message_group": "a"},
+        ],
+        "MESSAGE_CORRUPTED": [{"body_encoding": d.GZIP}, {"message_group": "g" * 40_000}],
+        "MESSAGE_BODY_EMPTY": [{"body": b""}],
+        "MESSAGE_BODY_TOO_LARGE": [
+            {"body": zlib.compress(bytes(1 << 27)), "body_encoding": d.GZIP}, {"body": bytes((1 << 22) + 1)},
+        ],
+    }  # fmt: skip
+    for code, several in fields.items():
+        cases += [("SendMessage", s.SendMessageRequest(messages=[message(**given)]), code) for given in several]
+    marked, late = message(), message(message_type=d.DELAY)
     marked.user_properties["DELAY"] = "3"
     cases.append(("SendMessage", s.SendMessageRequest(messages=[marked]), "ILLEGAL_MESSAGE_PROPERTY_KEY"))
-    late = message(message_type=d.DELAY)
     late.system_properties.delivery_timestamp.seconds = 200_000_000_000
     cases.append(("SendMessage", s.SendMessageRequest(messages=[late]), "MESSAGE_CORRUPTED"))
     return [pytest.param(*case, id=f"{number}-{case[0]}-{case[2]}") for number, case in enumerate(cases)]

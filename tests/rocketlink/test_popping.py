@@ -16,7 +16,7 @@ from messagestore.broker.config.topics import BATCH_QUEUES, QUEUE_TYPE
 from rocketlink import BrokerServer, RemoteError
 from rocketlink.remoting.client import RemotingClient
 from rocketlink.remoting.frames import Command, encode
-from rocketlink.server import leases, popping
+from rocketlink.server import leases
 from tests.helpers import until
 from tests.rocketlink.test_server import Served, answer_of, heartbeat, records
 
