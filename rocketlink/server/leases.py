@@ -1,7 +1,8 @@
 """Messages that consumers have for a time: in hand, acknowledged, or to be delivered again.
 
-The group's committed offset of a queue is that of the first message that is still in hand. So only offsets and messages
-outlive the server: after a restart, here or in a real broker, messages that were not acknowledged come again.
+The group's committed offset of a queue is that of the first message that is still in hand; later ones that are acknowledged are
+recorded beside it, as a consumer of the store does. So after a restart or a kill only messages in hand come again, at once. A
+real broker that continues the folder knows only the offset.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import heapq
 import logging
 import time
 from collections.abc import Callable, Container
+from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -27,6 +29,7 @@ EXPIRED_MAX = 256  # messages that are to be delivered again at a time, before o
 REPEAT_S = 10.0  # after a message could not be stored in the retry topic
 RETRY_LEVEL = 1  # the shortest delay level: the message has waited already
 DEAD = -1  # the level of a dead letter
+NO_OFFSET = -1
 RENEW_S = 60.0  # how long a message is in hand of a client whose times are renewed
 RENEWALS_S = 3 * 3600.0  # after this time none is renewed
 INVISIBLE_MS_MAX = 12 * 3_600_000
@@ -63,12 +66,13 @@ class Lease(NamedTuple):
 class LeasedQueue:
     """How far a group has taken one queue."""
 
-    __slots__ = ("again", "committed", "deliveries", "position", "taken")
+    __slots__ = ("again", "committed", "deliveries", "done", "position", "taken")
 
-    def __init__(self, position: int) -> None:
-        """Create it at the first offset to take."""
+    def __init__(self, position: int, committed: int, done: set[int]) -> None:
+        """Create it at the first offset to take; `committed` is -1 without an offset of the group."""
         self.position = position
-        self.committed = -1
+        self.committed = committed
+        self.done = done  # queue offsets from there on that were acknowledged before this server began
         self.taken: dict[int, Lease] = {}  # by queue offset, ascending unless messages came again
         self.again: list[int] = []  # queue offsets, ascending, of messages that come again in order
         self.deliveries: dict[int, int] = {}  # earlier deliveries of those
@@ -105,14 +109,21 @@ class Leases:
 
     def queue(self, key: QueueKey, *, at_end: bool = False) -> LeasedQueue | None:
         """Return how far a group is in a queue; None if there are too many."""
-        queue = self._queues.get(key)
+        queue, (topic, group, queue_id) = self._queues.get(key), key
+        offsets = self._engine.consumer_offsets()
+        known = offsets.get(topic, group, queue_id)
+        committed = NO_OFFSET if known is None else known
+        if queue is not None and queue.committed != committed:  # it was reset, or the group was deleted
+            self._count -= len(queue.taken)
+            del self._queues[key]
+            queue = None
         if queue is None and len(self._queues) < QUEUES_MAX:
-            topic, group, queue_id = key
             low, high = self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
-            committed = self._engine.consumer_offsets().get(topic, group, queue_id)
-            if committed is None:
-                committed = high if at_end else low
-            queue = self._queues[key] = LeasedQueue(min(max(committed, low, 0), max(high, 0)))
+            if known is None:
+                known = high if at_end else low
+            position = min(max(known, low, 0), max(high, 0))
+            done = {offset for offset in offsets.done(topic, group, queue_id) if offset >= position}
+            queue = self._queues[key] = LeasedQueue(position, committed, done)
         return queue
 
     def has_more(self, key: QueueKey) -> bool:
@@ -159,6 +170,10 @@ class Leases:
             has_moved = page.status is not GetStatus.NO_MESSAGE_IN_QUEUE and page.next_offset != queue.position
             if has_moved:
                 queue.position = page.next_offset
+            if queue.done:
+                left = [message for message in page.messages if message.queue_offset not in queue.done]
+                page = replace(page, messages=left, size_bytes=sum(message.size for message in left))
+                queue.done = {offset for offset in queue.done if offset >= queue.position}
             if page.messages or not has_moved:
                 break
         if not page.messages and not queue.taken:
@@ -188,6 +203,9 @@ class Leases:
         queue.deliveries.pop(offset, None)
         self._count -= 1
         self._commit(key, queue)
+        if offset > queue.done_before:
+            topic, group, queue_id = key
+            self._engine.consumer_offsets().add_done(topic, group, queue_id, offset)
 
     def drop_idle(self, groups: Container[str]) -> None:
         """Forget queues of groups without clients.  Messages keep their time."""

@@ -130,7 +130,7 @@ def test_changed_invisible_time_counts_from_the_change(served: GrpcServed) -> No
 
 def test_waiting_request_gets_a_message_as_soon_as_it_is_there(served: GrpcServed) -> None:
     """Several wait; each message goes to one of them."""
-    request = client.receive_request(wait_s=25)
+    request = client.receive_request(wait_s=25, count=1)
     waiting = [served.method("ReceiveMessage")(request, metadata=served.metadata) for _ in range(3)]
     until(lambda: len(served.server._messaging.receiving._waiting.get(("T", "g"), ())) == 3)
     for number in range(3):
@@ -151,7 +151,7 @@ def test_request_that_the_client_gave_up_waits_no_longer(served: GrpcServed) -> 
 
 
 def test_unacknowledged_messages_come_again_at_once_after_a_restart(tmp_path: Path) -> None:
-    """What was in hand was in memory: handles from before are refused, and nothing acknowledged in order comes again."""
+    """What was in hand was in memory, so handles from before are refused; nothing acknowledged comes again."""
     before = GrpcServed(tmp_path / "s")
     before.store.create_topic("T", 1)
     before.send(*(message(body=b"%d" % number) for number in range(4)))
@@ -161,8 +161,22 @@ def test_unacknowledged_messages_come_again_at_once_after_a_restart(tmp_path: Pa
     before.close()
     after = GrpcServed(tmp_path / "s")
     assert after.acknowledge(found[1]).status.code == d.INVALID_RECEIPT_HANDLE
-    assert bodies(after.receive()) == [b"1", b"2", b"3"]
+    again = after.receive()
+    assert bodies(again) == [b"1", b"3"]
+    assert after.acknowledge(*again).status.code == d.OK
+    assert after.store.committed_offsets("T", "g") == {0: 4}
     after.close()
+
+
+def test_offset_that_was_reset_counts_for_the_next_request(served: GrpcServed) -> None:
+    """What was in hand before is forgotten."""
+    served.store.create_topic("T", 1)
+    served.send(*(message(body=b"%d" % number) for number in range(3)))
+    found = served.receive()
+    served.acknowledge(*found)
+    assert served.receive() == []
+    served.store.reset_offsets("T", "g", 1)
+    assert bodies(served.receive()) == [b"1", b"2"]
 
 
 def test_messages_of_a_group_are_delivered_in_order(served: GrpcServed) -> None:

@@ -27,8 +27,8 @@ from .replicate import SECRET, address, secret_of
 @click.option("--access-key", help=f"Require RocketMQ's signature; the secret is in the environment variable {SECRET}.")
 @JSON
 def serve(
-    folder: str, listen: tuple[str, int], namesrv: tuple[str, int] | None, grpc: tuple[str, int] | None, grpc_cert: BinaryIO | None,
-    grpc_key: BinaryIO | None, access_key: str | None, *, as_json: bool,
+    folder: str, listen: tuple[str, int], namesrv: tuple[str, int] | None, grpc: tuple[str, int] | None,
+    grpc_cert: BinaryIO | None, grpc_key: BinaryIO | None, access_key: str | None, *, as_json: bool,
 ) -> int:  # fmt: skip
     """Serve DIR to official RocketMQ clients until interrupted.
 
