@@ -47,7 +47,7 @@ class Declined(Exception):
 
 
 def status(code: int = d.OK, text: str = "OK") -> Any:
-    """Return a status."""
+    """Return a status of the protocol."""
     return d.Status(code=code, message=text)
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import grpc
-import grpc.aio
-
 from storageio import DiskError
 
+from .protocol import grpc
 from .service import MessagingService
 
 OVERHEAD = 1 << 16  # bytes of a request beside the body
@@ -56,5 +54,5 @@ class GrpcPort:
         await self._server.start()
 
     async def close(self) -> None:
-        """End all requests."""
+        """Close the port and end all requests."""
         await self._server.stop(STOP_S)

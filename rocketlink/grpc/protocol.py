@@ -1,4 +1,4 @@
-"""The generated modules of the protocol, which the official Python client carries."""
+"""The gRPC library, and the generated modules of the protocol, which the official Python client carries."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from storageio import MissingExtra
 CLIENT = "rocketmq"  # the package of the client
 
 
-def _generated() -> tuple[Any, Any]:
-    """Return `definition_pb2` and `service_pb2`.
+def _loaded() -> tuple[Any, Any, Any]:
+    """Return `grpc`, `definition_pb2` and `service_pb2`.
 
     The client itself is not imported: it writes a log into the home folder as soon as it is.
     """
@@ -24,6 +24,8 @@ def _generated() -> tuple[Any, Any]:
         package.__path__ = list(spec.submodule_search_locations)
         sys.modules[CLIENT] = package
     try:
+        library = importlib.import_module("grpc")
+        importlib.import_module("grpc.aio")
         names = "definition_pb2", "service_pb2"
         definition, service = (importlib.import_module(f"{CLIENT}.grpc_protocol.{name}") for name in names)
     except ImportError as error:
@@ -31,7 +33,7 @@ def _generated() -> tuple[Any, Any]:
     finally:
         if spec is not None:
             sys.modules.pop(CLIENT, None)
-    return definition, service
+    return library, definition, service
 
 
-definition, service = _generated()
+grpc, definition, service = _loaded()

@@ -18,7 +18,7 @@ from .messages import Declined, delivered, duration_ms, group_of, set_time, stat
 from .protocol import definition as d
 from .protocol import service as s
 from .routes import Routes
-from .sessions import BATCH, POLL_S, Session
+from .sessions import BATCH, POLL_S, GrpcClient
 
 POLL_S_MAX = 60.0
 MARGIN_S = 0.3  # an empty answer leaves so long before the client gives up
@@ -54,7 +54,7 @@ class Receiving:
 
     # Messages for a time
 
-    async def receive(self, session: Session, request: Any, context: Any) -> None:
+    async def receive(self, session: GrpcClient, request: Any, context: Any) -> None:
         """Write messages, or that there are none after the time of the poll."""
         topic, group = topic_of(request.message_queue.topic), group_of(request.group)
         if not self._routes.topic(topic).is_readable:
@@ -151,7 +151,7 @@ class Receiving:
 
     # Handles
 
-    async def acknowledge(self, _session: Session, request: Any) -> Any:
+    async def acknowledge(self, _session: GrpcClient, request: Any) -> Any:
         """Acknowledge messages, and answer for each."""
         topic, group = topic_of(request.topic), group_of(request.group)
         if not 0 < len(request.entries) <= ENTRIES_MAX:
@@ -171,7 +171,7 @@ class Receiving:
         self.wake()  # the next messages in order may be free
         return answer
 
-    async def change_time(self, _session: Session, request: Any) -> Any:
+    async def change_time(self, _session: GrpcClient, request: Any) -> Any:
         """Give a message another time from now on, and answer with its new handle."""
         handle, lease = self._find(topic_of(request.topic), group_of(request.group), request.receipt_handle)
         invisible_ms = duration_ms(request.invisible_duration)
@@ -180,7 +180,7 @@ class Receiving:
         taken_ms = self._leases.change_time(handle.key, handle.offset, lease, invisible_ms)
         return s.ChangeInvisibleDurationResponse(status=status(), receipt_handle=handle._replace(taken_ms=taken_ms).text())
 
-    async def bury(self, _session: Session, request: Any) -> Any:
+    async def bury(self, _session: GrpcClient, request: Any) -> Any:
         """Move a message to the dead letters of its group."""
         group = group_of(request.group)
         handle, lease = self._find(topic_of(request.topic), group, request.receipt_handle)
@@ -205,7 +205,7 @@ class Receiving:
 
     # Reads at an offset
 
-    async def pull(self, session: Session, request: Any, context: Any) -> None:
+    async def pull(self, session: GrpcClient, request: Any, context: Any) -> None:
         """Write the messages of a queue from an offset on."""
         topic, _, queue_id = self._queue(request)
         count, tags = min(max(1, request.batch_size), BATCH), _tags(request.filter_expression)
@@ -222,7 +222,7 @@ class Receiving:
                 await context.write(s.PullMessageResponse(message=shown))
             await context.write(s.PullMessageResponse(next_offset=page.next_offset))
 
-    async def set_offset(self, _session: Session, request: Any) -> Any:
+    async def set_offset(self, _session: GrpcClient, request: Any) -> Any:
         """Commit a group's offset."""
         topic, group, queue_id = self._queue(request)
         if request.offset < 0:
@@ -230,7 +230,7 @@ class Receiving:
         self._engine.consumer_offsets().commit(topic, group, queue_id, request.offset)
         return s.UpdateOffsetResponse(status=status())
 
-    async def get_offset(self, _session: Session, request: Any) -> Any:
+    async def get_offset(self, _session: GrpcClient, request: Any) -> Any:
         """Answer with a group's offset."""
         topic, group, queue_id = self._queue(request)
         found = self._engine.consumer_offsets().get(topic, group, queue_id)
@@ -238,7 +238,7 @@ class Receiving:
             raise Declined(d.OFFSET_NOT_FOUND, f"group {group} has no offset for queue {queue_id} of {topic}")
         return s.GetOffsetResponse(status=status(), offset=found)
 
-    async def query_offset(self, _session: Session, request: Any) -> Any:
+    async def query_offset(self, _session: GrpcClient, request: Any) -> Any:
         """Answer with the first or the next offset of a queue, or that of a time."""
         topic, queue_id = topic_of(request.message_queue.topic), request.message_queue.id
         if request.query_offset_policy == d.BEGINNING:

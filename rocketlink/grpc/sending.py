@@ -16,7 +16,7 @@ from .messages import Declined, body_of, check_kind, duration_ms, properties_of,
 from .protocol import definition as d
 from .protocol import service as s
 from .routes import Routes
-from .sessions import Session, Sessions
+from .sessions import GrpcClient, GrpcClients
 
 MESSAGES_MAX = 1024  # of one request
 RESOLUTIONS = {d.COMMIT: TRANSACTION_COMMIT, d.ROLLBACK: TRANSACTION_ROLLBACK}
@@ -35,7 +35,7 @@ CODES = {
 class Answers:
     """What a request of the remoting protocol is answered to: once, now or later."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: GrpcClient) -> None:
         """Create it for a request of a client."""
         self.host = session.host
         self.answer: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
@@ -52,14 +52,14 @@ class Answers:
 class GrpcSending:
     """Answers sends and ends of transactions."""
 
-    def __init__(self, store: MessageStore, sending: Sending, sessions: Sessions, routes: Routes) -> None:
+    def __init__(self, store: MessageStore, sending: Sending, sessions: GrpcClients, routes: Routes) -> None:
         """Create it; `sending` puts the messages."""
         self._store = store
         self._sending = sending
         self._sessions = sessions
         self._routes = routes
 
-    async def send(self, session: Session, request: Any) -> Any:
+    async def send(self, session: GrpcClient, request: Any) -> Any:
         """Put the messages of a request, each by itself, and answer for each."""
         if not 0 < len(request.messages) <= MESSAGES_MAX:
             raise Declined(d.MESSAGE_CORRUPTED, f"{len(request.messages)} messages: 1 to {MESSAGES_MAX} in a request")
@@ -77,7 +77,7 @@ class GrpcSending:
         answer.status.CopyFrom(first if len(found_codes) == 1 else status(d.MULTIPLE_RESULTS, "see the entries"))
         return answer
 
-    def _begin(self, session: Session, topic: str, message: Any) -> asyncio.Future[Command] | Declined:
+    def _begin(self, session: GrpcClient, topic: str, message: Any) -> asyncio.Future[Command] | Declined:
         """Put one message; return its answer, which a sync may delay, or why there is none."""
         try:
             command = self._command(topic, message)
@@ -133,7 +133,7 @@ class GrpcSending:
                 entry.transaction_id = f"{physical_offset}:{entry.offset}"
         return entry
 
-    async def end_transaction(self, _session: Session, request: Any) -> Any:
+    async def end_transaction(self, _session: GrpcClient, request: Any) -> Any:
         """Commit or roll back the half message that the transaction id names."""
         topic = topic_of(request.topic)
         physical, separator, offset = request.transaction_id.partition(":")

@@ -9,8 +9,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import unquote
 
-import grpc
-
 from messagestore import MessageStore
 from storageio import PutRejected, StoreClosed, StoreError
 
@@ -20,17 +18,18 @@ from ..server.requests import Requests
 from ..server.tables import Identity
 from .messages import Declined, status
 from .protocol import definition as d
+from .protocol import grpc
 from .protocol import service as s
 from .receiving import Receiving
 from .routes import Routes
 from .sending import GrpcSending
-from .sessions import Outbox, Session, Sessions
+from .sessions import GrpcClient, GrpcClients, Outbox
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 NAME = "apache.rocketmq.v2.MessagingService"
 TEXT_MAX = 200  # characters of an error in a status
-Unary = Callable[[Session, Any], Awaitable[Any]]
-Stream = Callable[[Session, Any, Any], Awaitable[None]]
+Unary = Callable[[GrpcClient, Any], Awaitable[Any]]
+Stream = Callable[[GrpcClient, Any, Any], Awaitable[None]]
 
 
 class MessagingService:
@@ -44,7 +43,7 @@ class MessagingService:
         self._leases: Leases = requests.leases
         self._clients = requests.clients
         self._routes = Routes(store, identity, address)
-        self.sessions = Sessions(store, requests.clients, self._routes)
+        self.sessions = GrpcClients(store, requests.clients, self._routes)
         self._leases.is_present = self.sessions.is_present
         requests.grpc_groups = lambda: self.sessions.groups
         self.receiving = Receiving(store, requests.leases, self._routes)
@@ -97,7 +96,7 @@ class MessagingService:
 
     # One request
 
-    def _session(self, context: Any) -> Session:
+    def _session(self, context: Any) -> GrpcClient:
         """Return the client of a request; raise `Declined` without a valid signature."""
         metadata = {name: text for name, text in context.invocation_metadata() or () if isinstance(text, str)}
         if self._access is not None and not self._access.accepts_metadata(metadata):
@@ -124,19 +123,19 @@ class MessagingService:
 
         return call
 
-    async def _route(self, _session: Session, request: Any) -> Any:
+    async def _route(self, _session: GrpcClient, request: Any) -> Any:
         return self._routes.route(request)
 
-    async def _assignment(self, _session: Session, request: Any) -> Any:
+    async def _assignment(self, _session: GrpcClient, request: Any) -> Any:
         return self._routes.assignment(request)
 
-    async def _heartbeat(self, session: Session, request: Any) -> Any:
+    async def _heartbeat(self, session: GrpcClient, request: Any) -> Any:
         """Note that a client is there; it may come before the settings."""
         if request.client_type == d.CLIENT_TYPE_UNSPECIFIED:
             raise Declined(d.UNRECOGNIZED_CLIENT_TYPE, "the heartbeat names no type of client")
         return s.HeartbeatResponse(status=status())
 
-    async def _leave(self, session: Session, _request: Any) -> Any:
+    async def _leave(self, session: GrpcClient, _request: Any) -> Any:
         self.sessions.leave(session)
         self._leases.drop_idle({*self._clients.groups, *self.sessions.groups})
         return s.NotifyClientTerminationResponse(status=status())
@@ -163,7 +162,7 @@ class MessagingService:
             if not session.streams:
                 self._clients.closed(session)
 
-    def _settings(self, session: Session, settings: Any) -> Any:
+    def _settings(self, session: GrpcClient, settings: Any) -> Any:
         try:
             return s.TelemetryCommand(status=status(), settings=self.sessions.configure(session, settings))
         except Exception as error:
@@ -175,7 +174,7 @@ class MessagingService:
             await context.write(command)
 
 
-async def _unsupported(_session: Session, _request: Any) -> Any:
+async def _unsupported(_session: GrpcClient, _request: Any) -> Any:
     raise Declined(d.NOT_IMPLEMENTED, "recalls and lite topics are not supported")
 
 

@@ -36,12 +36,12 @@ class Outbox:
     """What waits to be sent on one telemetry stream.  Only one task may write to a stream."""
 
     def __init__(self) -> None:
-        """Create it empty."""
+        """Create it without commands."""
         self._unsent: deque[Any] = deque(maxlen=UNSENT_MAX)
         self._is_filled = asyncio.Event()
 
     def push(self, command: Any) -> None:
-        """Send a command."""
+        """Send a command as soon as the stream takes it."""
         self._unsent.append(command)
         self._is_filled.set()
 
@@ -54,7 +54,7 @@ class Outbox:
                 yield self._unsent.popleft()
 
 
-class Session:
+class GrpcClient:
     """One client; the remoting requests notify it as one of theirs."""
 
     def __init__(self, client: str, host: str, store: MessageStore) -> None:
@@ -90,7 +90,7 @@ class Session:
             self.streams[-1].push(command)
 
 
-class Sessions:
+class GrpcClients:
     """All clients of the gRPC port.  Every call is made by the loop's thread."""
 
     def __init__(self, store: MessageStore, clients: Clients, routes: Routes) -> None:
@@ -98,14 +98,14 @@ class Sessions:
         self._store = store
         self._clients = clients
         self._routes = routes
-        self.all: dict[str, Session] = {}
+        self.all: dict[str, GrpcClient] = {}
 
     @property
     def groups(self) -> Collection[str]:
         """The consumer groups with a client."""
         return {session.group for session in self.all.values() if session.group}
 
-    def of(self, metadata: dict[str, str], host: str) -> Session:
+    def of(self, metadata: dict[str, str], host: str) -> GrpcClient:
         """Return the session of a request's client."""
         client = metadata.get("x-mq-client-id", "")
         if not client or len(client) > 255:
@@ -116,7 +116,7 @@ class Sessions:
                 self.close_silent()
             if len(self.all) >= CLIENTS_MAX:
                 raise Declined(d.TOO_MANY_REQUESTS, f"{CLIENTS_MAX} clients are connected")
-            session = self.all[client] = Session(client, host, self._store)
+            session = self.all[client] = GrpcClient(client, host, self._store)
         session.heard_s = time.monotonic()
         return session
 
@@ -130,13 +130,13 @@ class Sessions:
         for session in [session for session in self.all.values() if not session.is_present]:
             self.leave(session)
 
-    def leave(self, session: Session) -> None:
+    def leave(self, session: GrpcClient) -> None:
         """Forget a client.  What it has in hand keeps its time."""
         if self.all.get(session.client) is session:
             del self.all[session.client]
         self._clients.closed(session)
 
-    def configure(self, session: Session, settings: Any) -> Any:
+    def configure(self, session: GrpcClient, settings: Any) -> Any:
         """Take a client's settings and return them with the server's part, or raise `Declined`."""
         found = d.Settings()
         found.CopyFrom(settings)
@@ -169,6 +169,6 @@ class Sessions:
         session.settings = found
         return found
 
-    def add_producer(self, session: Session, topic: str) -> None:
+    def add_producer(self, session: GrpcClient, topic: str) -> None:
         """Let a client be asked about transactions of a topic, whose name stands for the producer group."""
         self._clients.add_producer(topic, session.client, session)

@@ -1,8 +1,8 @@
 """Messages that consumers have for a time: in hand, acknowledged, or to be delivered again.
 
 The group's committed offset of a queue is that of the first message that is still in hand; later ones that are acknowledged are
-recorded beside it, as a consumer of the store does. So after a restart or a kill only messages in hand come again, at once. A
-real broker that continues the folder knows only the offset.
+recorded beside it, as a consumer of the store does. So after a restart or a kill only messages in hand come again, immediately.
+A real broker that continues the folder knows only the offset.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class Leases:
         return now_ms
 
     def done(self, key: QueueKey, offset: int) -> None:
-        """Acknowledge a message."""
+        """Acknowledge a message that is in hand."""
         queue = self._queues[key]
         del queue.taken[offset]
         queue.deliveries.pop(offset, None)

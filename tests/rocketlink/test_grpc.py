@@ -270,7 +270,7 @@ def test_transaction_is_decided_by_its_producer(served: GrpcServed, resolution: 
         assert served.call("EndTransaction", request).status.code == d.INVALID_TRANSACTION_ID
 
 
-def test_producer_is_asked_about_an_undecided_transaction(served: GrpcServed) -> None:
+def test_producer_gets_a_check_of_an_undecided_transaction(served: GrpcServed) -> None:
     """The command on its stream has the message and an id with which it decides."""
     served.send(message(message_type=d.TRANSACTION))
     with served.telemetry(client.producer_settings("T")) as next_command:
@@ -538,7 +538,7 @@ def test_wrong_request_is_refused_by_name(served: GrpcServed, name: str, request
 
 @pytest.mark.parametrize("invisible_s", [0, -5, 50_000])
 def test_invisible_time_is_limited(served: GrpcServed, invisible_s: float) -> None:
-    """To twelve hours."""
+    """The limit is twelve hours."""
     assert served.refused(invisible_s=invisible_s) == d.ILLEGAL_INVISIBLE_TIME
 
 

@@ -57,10 +57,15 @@ def prepare() -> str:
 
     Raises RuntimeError if Maven cannot resolve the jars.
     """
-    jars = CACHE / f"lib-{digest([HERE / 'pom.xml'])}"
+    return prepared(HERE / "pom.xml", HERE / "java")
+
+
+def prepared(pom: Path, folder: Path) -> str:
+    """Return the class path of the drivers in a folder with the jars that a pom names."""
+    jars = CACHE / f"lib-{digest([pom])}"
     if not jars.is_dir():
-        _resolve(jars)
-    sources = sorted((HERE / "java").glob("*.java"))
+        _resolve(jars, pom)
+    sources = sorted(folder.glob("*.java"))
     classes = CACHE / f"classes-{digest([*sources, HERE / 'logback.xml'])}"
     if not classes.is_dir():
         made = classes.with_name(f"{classes.name}-{os.getpid()}")
@@ -75,10 +80,10 @@ def digest(paths: list[Path]) -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
 
 
-def _resolve(jars: Path) -> None:
+def _resolve(jars: Path, pom: Path) -> None:
     """Copy the jars into a temporary folder and rename it when complete."""
     made = jars.with_name(f"{jars.name}-{os.getpid()}")
-    command = ["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), "dependency:copy-dependencies"]
+    command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
     command += [f"-DoutputDirectory={made}", "-DincludeScope=runtime"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=MAVEN_PATIENCE_S, check=False)
     if done.returncode != 0:

@@ -30,7 +30,7 @@ IDLE_POLLS = 2
 POLL_S = 2
 
 
-def say(**facts: Any) -> None:
+def show(**facts: Any) -> None:
     print(json.dumps(facts), flush=True)
 
 
@@ -62,11 +62,11 @@ def send(configuration: ClientConfiguration, topic: str, begin: str, end: str) -
             try:
                 one.send(message(topic, b"%d" % number, tag="even" if number % 2 == 0 else "odd"))
             except Exception as error:
-                say(failed=str(error)[:200])
+                show(failed=str(error)[:200])
                 time.sleep(0.2)
             else:
                 break
-        say(sent=number)
+        show(sent=number)
     one.shutdown()
 
 
@@ -83,7 +83,7 @@ def send_many(configuration: ClientConfiguration, topic: str, count: str) -> Non
         futures.append(future)
     for future in futures:
         future.result()
-    say(rate=int(count) / (time.monotonic() - began_s))
+    show(rate=int(count) / (time.monotonic() - began_s))
     one.shutdown()
 
 
@@ -94,7 +94,7 @@ def receive(configuration: ClientConfiguration, topic: str, group: str, tag: str
         try:
             found = one.receive(32, int(invisible_s))
         except Exception as error:
-            say(failed=str(error)[:200])
+            show(failed=str(error)[:200])
             time.sleep(0.2)
             continue
         idle = 0 if found else idle + 1
@@ -103,10 +103,10 @@ def receive(configuration: ClientConfiguration, topic: str, group: str, tag: str
             try:
                 one.ack(each)
             except Exception as error:
-                say(failed=str(error)[:200])
+                show(failed=str(error)[:200])
             else:
                 count += 1
-                say(body=each.body.decode(), attempt=each.delivery_attempt, last_s=time.monotonic() - first_s, count=count)
+                show(body=each.body.decode(), attempt=each.delivery_attempt, last_s=time.monotonic() - first_s, count=count)
     one.shutdown()
 
 
@@ -119,7 +119,7 @@ def hold(configuration: ClientConfiguration, topic: str, group: str, invisible_s
         while not found:
             found = one.receive(32, int(invisible_s))
         now_s = time.monotonic()
-        say(attempts=[each.delivery_attempt for each in found], after_s=now_s - taken_s if taken_s else 0.0)
+        show(attempts=[each.delivery_attempt for each in found], after_s=now_s - taken_s if taken_s else 0.0)
         taken_s = now_s
     one.change_invisible_duration(found[0], 30)
     for each in found:
@@ -139,7 +139,7 @@ class Listener(MessageListener):
         body = message.body.decode()
         with self._guard:
             self.last_s = time.monotonic()
-            say(body=body, group=message.message_group, attempt=message.delivery_attempt)
+            show(body=body, group=message.message_group, attempt=message.delivery_attempt)
         return ConsumeResult.FAILURE if body == self.fails else ConsumeResult.SUCCESS
 
 
@@ -171,29 +171,29 @@ def delay(configuration: ClientConfiguration, topic: str, group: str, seconds: s
     found = []
     while not found:
         found = consumer.receive(32, 60)
-    say(body=found[0].body.decode(), late_s=time.time() - due_s, due_ms=found[0].delivery_timestamp)
+    show(body=found[0].body.decode(), late_s=time.time() - due_s, due_ms=found[0].delivery_timestamp)
     consumer.ack(found[0])
     one.shutdown()
     consumer.shutdown()
 
 
 class Checker(TransactionChecker):
-    """Commits what it is asked about, except `rolled back`."""
+    """Commits what the server checks, except `rolled back`."""
 
     def check(self, message: Message) -> Any:
-        say(asked=message.body.decode())
+        show(checked=message.body.decode())
         return TransactionResolution.ROLLBACK if message.body == b"rolled back" else TransactionResolution.COMMIT
 
 
-def transact(configuration: ClientConfiguration, topic: str, ask_s: str) -> None:
+def transact(configuration: ClientConfiguration, topic: str, wait_s: str) -> None:
     """Commit one message, roll one back, and leave two to the checker."""
     one = producer(configuration, topic, checker=Checker())
-    for body, decide in (("commit", "commit"), ("rollback", "rollback"), ("asked", ""), ("rolled back", "")):
+    for body, decide in (("commit", "commit"), ("rollback", "rollback"), ("checked", ""), ("rolled back", "")):
         transaction = one.begin_transaction()
         one.send(message(topic, body.encode()), transaction)
         if decide:
             getattr(transaction, decide)()
-    time.sleep(float(ask_s))
+    time.sleep(float(wait_s))
     one.shutdown()
 
 
@@ -207,7 +207,7 @@ def dump(configuration: ClientConfiguration, topic: str) -> None:
     facts: dict[str, Any] = defaultdict(str)
     for name in ("topic", "tag", "properties", "message_type", "delivery_attempt", "corrupted", "born_host"):
         facts[name] = getattr(found, name)
-    say(body=found.body.decode(), keys=sorted(found.keys), same_id=found.message_id == receipt.message_id, **facts)
+    show(body=found.body.decode(), keys=sorted(found.keys), same_id=found.message_id == receipt.message_id, **facts)
     consumer.ack(found)
     one.shutdown()
     consumer.shutdown()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -99,11 +100,18 @@ Run = Callable[..., Any]
 @pytest.fixture
 def start(server: Server, tmp_path: Path) -> Iterator[Run]:
     """Return a function that starts a scenario and returns its process."""
+    with programs([sys.executable, str(DRIVER)], server, tmp_path) as run:
+        yield run
+
+
+@contextlib.contextmanager
+def programs(program: list[str], server: Server, home: Path) -> Iterator[Run]:
+    """Give a function that starts scenarios of a program, and end those that still run."""
     begun: list[subprocess.Popen[str]] = []
 
     def run(scenario: str, *arguments: object, key: str = "") -> subprocess.Popen[str]:
-        command = [sys.executable, str(DRIVER), scenario, key + server.address, *map(str, arguments)]
-        environment = {**os.environ, "HOME": str(tmp_path)}  # the client writes its log there
+        command = [*program, scenario, key + server.address, *map(str, arguments)]
+        environment = {**os.environ, "HOME": str(home)}  # clients write their logs there
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
         begun.append(process)
         return process
@@ -154,7 +162,7 @@ def test_simple_consumer_gets_each_message_once(lines: Run) -> None:
 
 
 def test_held_message_comes_again_after_its_time(lines: Run) -> None:
-    """Not before."""
+    """It does not arrive before."""
     lines("send", "orders", 0, 1)
     first, second = lines("hold", "orders", "g", 3)
     assert (first["attempts"], second["attempts"]) == ([1], [2])
@@ -182,17 +190,17 @@ def test_messages_of_a_group_are_consumed_in_order(start: Run, lines: Run) -> No
 
 
 def test_delayed_message_arrives_at_its_time(lines: Run) -> None:
-    """Not before."""
+    """It does not arrive before."""
     (found,) = lines("delay", "orders", "g", 3)
     assert found["body"] == "later" and found["late_s"] > -1.1
 
 
 @pytest.mark.timeout(200)
 def test_transactions_are_decided_by_their_producer(lines: Run) -> None:
-    """Undecided ones when it is asked, after at most 36 s."""
+    """Undecided ones when the server checks them, after at most 36 s."""
     found = lines("transact", "orders", 45)
-    assert sorted({one["asked"] for one in found}) == ["asked", "rolled back"]
-    assert sorted(bodies(lines("receive", "orders", "g"))) == ["asked", "commit"]
+    assert sorted({one["checked"] for one in found}) == ["checked", "rolled back"]
+    assert sorted(bodies(lines("receive", "orders", "g"))) == ["checked", "commit"]
 
 
 def test_message_that_always_fails_becomes_a_dead_letter(server: Server, start: Run, lines: Run) -> None:

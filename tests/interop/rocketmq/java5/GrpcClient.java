@@ -95,9 +95,9 @@ public final class GrpcClient {
         consumer.close();
     }
 
-    private static void transact(String topic, long askMs) throws Exception {
+    private static void transact(String topic, long waitMs) throws Exception {
         try (Producer producer = producer(topic)) {
-            for (String body : new String[] {"commit", "rollback", "asked"}) {
+            for (String body : new String[] {"commit", "rollback", "checked"}) {
                 Transaction transaction = producer.beginTransaction();
                 producer.send(message(topic, body).build(), transaction);
                 if (body.equals("commit")) {
@@ -106,7 +106,7 @@ public final class GrpcClient {
                     transaction.rollback();
                 }
             }
-            Thread.sleep(askMs);
+            Thread.sleep(waitMs);
         }
     }
 
