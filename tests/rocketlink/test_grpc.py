@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import shutil
+import socket
 import subprocess
 import time
 import zlib
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from messagestore.property_names import PRIORITY
-from rocketlink.grpc import sessions
+from rocketlink.grpc import receiving, sessions
 from rocketlink.server import leases
 from storageio import DiskError, InvalidSetting
 from tests.helpers import until
@@ -563,3 +564,44 @@ def test_too_large_request_is_refused(served: GrpcServed) -> None:
         served.send(message(body=bytes(5 << 20)))
     assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert served.send(message()).status.code == d.OK
+
+
+def test_client_that_does_not_read_loses_its_call(served: GrpcServed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are served meanwhile, and its messages come again after their time."""
+    monkeypatch.setattr(receiving, "WRITE_S", 0.5)
+    served.store.create_topic("T", 1)
+    for _ in range(8):
+        assert served.send(message(body=bytes(900_000))).status.code == d.OK
+    served.channel.close()
+    options = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65_535)]  # it buffers no more than that
+    served.channel = grpc.insecure_channel(served.server.grpc_address, options)
+    stuck = served.method("ReceiveMessage")(client.receive_request(invisible_s=1.5), metadata=served.metadata)
+    until(lambda: served.server._requests.leases._count)
+    assert served.send(message("U", b"other")).status.code == d.OK
+    assert bodies(served.receive("U")) == [b"other"]
+    time.sleep(0.6)  # the time of the write, while nothing is read
+    with pytest.raises(grpc.RpcError) as caught:
+        list(stuck)
+    assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    assert len(served.receive(wait_s=20, count=1)) == 1
+
+
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", bytes(64), b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 64])
+def test_bytes_of_another_protocol_end_their_connection(served: GrpcServed, data: bytes) -> None:
+    """Others are served."""
+    with socket.create_connection(("127.0.0.1", served.server.grpc_port)) as link:
+        link.settimeout(20)
+        link.sendall(data)
+        while link.recv(4096):
+            pass
+    assert served.send(message()).status.code == d.OK
+
+
+def test_many_requests_wait_at_the_same_time(served: GrpcServed) -> None:
+    """Each message goes to one of them, and a message costs the others nothing."""
+    request = client.receive_request(wait_s=25, count=1)
+    waiting = [served.method("ReceiveMessage")(request, metadata=served.metadata) for _ in range(200)]
+    until(lambda: len(served.server._messaging.receiving._waiting.get(("T", "g"), ())) == 200)
+    served.send(*(message(body=b"%d" % number) for number in range(200)))
+    found = [bytes(one.message.body) for answers in waiting for one in answers if one.HasField("message")]
+    assert sorted(map(int, found)) == list(range(200))
