@@ -116,7 +116,8 @@ def body_of(message: Any) -> bytes:
     body, system = bytes(message.body), message.system_properties
     if system.HasField("body_digest") and system.body_digest.checksum:
         kind, found = system.body_digest.type, system.body_digest.checksum.upper()
-        if kind == d.CRC32 and found.lstrip("0") != f"{zlib.crc32(body):X}".lstrip("0"):
+        crc = zlib.crc32(body)
+        if kind == d.CRC32 and found.lstrip("0") not in (f"{crc:X}", f"{crc}"):  # clients write it in one base or the other
             raise Declined(d.MESSAGE_CORRUPTED, "the body does not fit its CRC32")
         if kind in (d.MD5, d.SHA1):
             digest = hashlib.new("md5" if kind == d.MD5 else "sha1", body, usedforsecurity=False)
@@ -191,7 +192,8 @@ def delivered(stored: StoredMessage, body: bytes, topic: str, attempt: int, hand
     system.tag, system.message_group, system.trace_context = (pairs.get(name, "") for name in (TAGS, MESSAGE_GROUP, TRACE))
     system.keys.extend(stored.keys)
     system.message_id = pairs.get(names.UNIQUE_KEY) or stored.message_id
-    system.body_digest.type, system.body_digest.checksum = d.CRC32, f"{zlib.crc32(body):08X}"
+    digest = hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
+    system.body_digest.type, system.body_digest.checksum = d.MD5, digest
     system.body_encoding = d.IDENTITY
     system.message_type = _kind(pairs)
     set_time(system.born_timestamp, stored.born_timestamp_ms)

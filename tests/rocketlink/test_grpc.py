@@ -54,7 +54,7 @@ def test_message_arrives_with_all_its_properties(served: GrpcServed) -> None:
     assert (found.topic.name, found.body, dict(found.user_properties)) == ("T", b"body", {"colour": "grün"})
     assert (system.tag, list(system.keys), system.message_id, system.trace_context) == ("t", ["k1", "k2"], "01AB", "trace")
     assert (system.message_type, system.body_encoding, system.delivery_attempt) == (d.NORMAL, d.IDENTITY, 1)
-    assert (system.body_digest.type, system.body_digest.checksum) == (d.CRC32, f"{zlib.crc32(b'body'):08X}")
+    assert (system.body_digest.type, system.body_digest.checksum) == (d.MD5, hashlib.md5(b"body").hexdigest().upper())
     assert (system.born_timestamp.ToMilliseconds(), system.born_host) == (1_700_000_000_123, "10.0.0.1")
     assert (system.queue_id, system.queue_offset) == (stored.queue_id, 0)
 
@@ -75,6 +75,13 @@ def test_compressed_body_is_stored_plain(served: GrpcServed) -> None:
     digest = d.Digest(type=d.MD5, checksum=hashlib.md5(packed).hexdigest().upper())
     assert served.send(message(body=packed, body_encoding=d.GZIP, body_digest=digest)).status.code == d.OK
     assert bodies(served.receive()) == [b"x" * 5000]
+
+
+@pytest.mark.parametrize("form", ["X", "08X", "08x", "d"])
+def test_crc_of_a_body_is_read_in_the_form_of_each_client(served: GrpcServed, form: str) -> None:
+    """Python and Java write it in base 16, Node.js in base 10."""
+    digest = d.Digest(type=d.CRC32, checksum=format(zlib.crc32(b"1"), form))
+    assert served.send(message(body_digest=digest)).status.code == d.OK
 
 
 @pytest.mark.parametrize("kind", ["CRC32", "MD5", "SHA1"])
