@@ -595,7 +595,7 @@ def test_client_that_does_not_read_loses_its_call(served: GrpcServed, monkeypatc
 
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", bytes(64), b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 64])
 def test_bytes_of_another_protocol_end_their_connection(served: GrpcServed, data: bytes) -> None:
-    """Others are served."""
+    """The server answers others as before."""
     with socket.create_connection(("127.0.0.1", served.server.grpc_port)) as link:
         link.settimeout(20)
         link.sendall(data)
