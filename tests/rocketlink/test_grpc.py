@@ -16,12 +16,11 @@ from typing import Any
 import pytest
 
 from messagestore.property_names import PRIORITY
-from rocketlink.grpc import receiving, sessions
 from rocketlink.server import leases
 from storageio import DiskError, InvalidSetting
 from tests.helpers import until
 from tests.rocketlink import grpc_client as client
-from tests.rocketlink.grpc_client import GrpcServed, bodies, d, grpc, message, named, s
+from tests.rocketlink.grpc_client import GrpcServed, bodies, d, grpc, message, named, receiving, s, sessions
 
 FIFO = {"message.type": "FIFO"}
 
