@@ -75,7 +75,7 @@ def _delete_topic(engine: Engine, topic: str) -> None:
 
 
 def delete_group(engine: Engine, group: str) -> None:
-    """Delete a group: its offsets, its settings, and its retry topic. Dead letters stay."""
+    """Delete a group: its offsets, its settings, and its retry topics. Dead letters stay."""
     with engine.administration:
         offsets, retry_topic = engine.consumer_offsets(), RETRY_PREFIX + group
         if not knows_group(engine, group):
@@ -86,8 +86,15 @@ def delete_group(engine: Engine, group: str) -> None:
         engine.retry_progresses.forget(group)
         engine.retries.groups.delete(group)
         engine.retries.groups.persist()
-        if _exists(engine, retry_topic):
-            _delete_topic(engine, retry_topic)
+        for topic in (retry_topic, *_pop_retry_topics(engine, group)):
+            if _exists(engine, topic):
+                _delete_topic(engine, topic)
+
+
+def _pop_retry_topics(engine: Engine, group: str) -> list[str]:
+    """Return the retry topics of a group and a topic, unless the name is that of another group's own one."""
+    names = (f"{group}_{topic}" for topic in engine.topics.names() if not topic.startswith(RETRY_PREFIX))
+    return [RETRY_PREFIX + name for name in names if name not in engine.retries.groups]
 
 
 def knows_group(engine: Engine, group: str) -> bool:

@@ -4,7 +4,8 @@
         start_my_program(names=broker.address)
         assert broker.bodies("orders") == [b"1"]
 
-As a pytest fixture: `pytest_plugins = ["brokerstore.testing.broker"]`, then ask for `rocketmq_broker`.
+As pytest fixtures: `pytest_plugins = ["brokerstore.testing.broker"]`, then ask for `rocketmq_broker`, or for
+`rocketmq_grpc_broker`, whose `grpc_address` clients of RocketMQ 5 use.
 """
 
 from __future__ import annotations
@@ -22,16 +23,19 @@ from storageio import Closing
 class Broker(Closing):
     """A broker and name server on a free port of this machine, with a store in a temporary folder or in `path`."""
 
-    def __init__(self, path: str | None = None, **options: Any) -> None:
-        """Start it; `options` are those of `BrokerServer`."""
+    def __init__(self, path: str | None = None, *, grpc: bool = False, **options: Any) -> None:
+        """Start it, with `grpc` also for clients of RocketMQ 5; `options` are those of `BrokerServer`."""
         self._temporary = tempfile.mkdtemp(prefix="brokerstore-broker-") if path is None else None
         self.store = MessageStore.open(path or f"{self._temporary}/store", config=StoreConfig.small())
+        if grpc:
+            options.setdefault("grpc_port", 0)
         try:
             self._server = BrokerServer(self.store, **options)
         except BaseException:
             self.close()
             raise
         self.address = self._server.address
+        self.grpc_address = self._server.grpc_address
 
     def bodies(self, topic: str) -> list[bytes]:
         """Return the bodies of a topic, queue by queue."""
@@ -47,12 +51,12 @@ class Broker(Closing):
             shutil.rmtree(self._temporary, ignore_errors=True)
 
 
-def _fixture() -> Any:
-    """Return the pytest fixture; None where pytest is not installed."""
+def _fixtures() -> Any:
+    """Return the pytest fixtures; None where pytest is not installed."""
     try:
         import pytest
     except ModuleNotFoundError:
-        return None
+        return None, None
 
     @pytest.fixture
     def rocketmq_broker() -> Iterator[Broker]:
@@ -60,7 +64,13 @@ def _fixture() -> Any:
         with Broker() as broker:
             yield broker
 
-    return rocketmq_broker
+    @pytest.fixture
+    def rocketmq_grpc_broker() -> Iterator[Broker]:
+        """Run a broker for one test, also for clients of RocketMQ 5."""
+        with Broker(grpc=True) as broker:
+            yield broker
+
+    return rocketmq_broker, rocketmq_grpc_broker
 
 
-rocketmq_broker = _fixture()
+rocketmq_broker, rocketmq_grpc_broker = _fixtures()

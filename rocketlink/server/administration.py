@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from commitlog import decode_message_id
@@ -21,9 +22,9 @@ from ..remoting.codes import (
 )
 from ..remoting.frames import Command, Pairs, json_body, json_object, keyed_body
 from .clients import Clients
-from .connections import Connection
+from .connections import Connection, Peer
 from .fields import Refused, number
-from .popping import Popping
+from .leases import Leases
 from .tables import BrokerTables, Identity
 
 _AUTH = "access is by one key and secret, which the server is started with"
@@ -59,7 +60,7 @@ class Administration:
     """Answers what the tables and the progress of groups do not have."""
 
     def __init__(
-        self, store: MessageStore, identity: Identity, clients: Clients, tables: BrokerTables, popping: Popping
+        self, store: MessageStore, identity: Identity, clients: Clients, tables: BrokerTables, leases: Leases
     ) -> None:  # fmt: skip
         """Create it for a store that is open for writing."""
         self._store = store
@@ -67,7 +68,7 @@ class Administration:
         self._identity = identity
         self._clients = clients
         self._tables = tables
-        self._popping = popping
+        self._leases = leases
 
     # Clients
 
@@ -154,7 +155,7 @@ class Administration:
         for one, offset in found.items():
             if one in existing:
                 self._store.reset_offsets(topic, group, offset, queues=[one])
-        self._popping.forget(topic, group)
+        self._leases.forget(topic, group)
         name = self._identity.name
         queues = [({"brokerName": name, "queueId": one, "topic": topic}, offset) for one, offset in found.items()]
         body = keyed_body({"offsetTable": Pairs(queues)})
@@ -185,7 +186,7 @@ class Administration:
         for topic in [fields["topic"]] if fields.get("topic") else offsets.topics(source):
             for queue_id, offset in offsets.offsets_of(topic, source).items() if topic in existing else ():
                 offsets.reset(topic, target, queue_id, offset)
-            self._popping.forget(topic, target)
+            self._leases.forget(topic, target)
         return request.answer(SUCCESS)
 
     # Topics and groups
@@ -281,7 +282,7 @@ def refused(request: Command) -> Command:
     return request.answer(NOT_SUPPORTED, remark=reason or f"request code {request.code} is not supported")
 
 
-def _connections(members: dict[str, Connection]) -> list[dict[str, Any]]:
+def _connections(members: Mapping[str, Peer]) -> list[dict[str, Any]]:
     return [
         {"clientId": client, "clientAddr": one.host, "language": one.language, "version": one.version}
         for client, one in sorted(members.items())

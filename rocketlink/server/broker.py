@@ -8,6 +8,7 @@ import ipaddress
 import logging
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from messagestore import MessageStore
 from storageio import Closing, DiskError, InvalidSetting, StoreClosed, StoreError
@@ -19,6 +20,10 @@ from ..remoting.signature import Access
 from .connections import Connection, Connections
 from .requests import AdmittedHosts, Requests
 from .tables import Identity
+
+if TYPE_CHECKING:
+    from ..grpc.port import GrpcPort
+    from ..grpc.service import MessagingService
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 CLUSTER, NAME = "DefaultCluster", "brokerstore"
@@ -34,21 +39,25 @@ class BrokerServer(Closing):
     """Serves clients until it is closed; the store stays open.
 
     One port is broker and name server.  `names_port` adds a second one, for clients that are configured with the usual two.
+    `grpc_port` adds one for clients of RocketMQ 5 that speak gRPC.
     """
 
     def __init__(
         self, store: MessageStore, host: str = "127.0.0.1", port: int = 0, *, names_port: int | None = None,
         access_key: str | None = None, secret: str | None = None, name: str = NAME, cluster: str = CLUSTER,
+        grpc_port: int | None = None, grpc_host: str | None = None, grpc_tls: tuple[bytes, bytes] | None = None,
     ) -> None:  # fmt: skip
         """Serve a store that is open for writing; port 0 takes a free one.
 
-        With `access_key` and `secret` each request needs RocketMQ's signature.  Raises `InvalidSetting` for an address that
-        other machines can reach without them, and `DiskError` for a port that is taken.
+        With `access_key` and `secret` each request needs RocketMQ's signature.  `grpc_host` is `host` by default; `grpc_tls`
+        has a certificate chain and its key, both PEM.  Raises `InvalidSetting` for an address that other machines can reach
+        without a key, `DiskError` for a port that is taken, and `MissingExtra` for gRPC without the extra `grpc`.
         """
         engine = store.engine
         engine.check_open()
-        if not _is_loopback(host) and not (access_key and secret):
-            raise InvalidSetting(f"host {host!r} can be reached from other machines: give access_key and secret")
+        for one in (host, grpc_host or host):
+            if not _is_loopback(one) and not (access_key and secret):
+                raise InvalidSetting(f"host {one!r} can be reached from other machines: give access_key and secret")
         self._store = store
         self._host = host
         self._connections = Connections()
@@ -56,9 +65,19 @@ class BrokerServer(Closing):
         self._is_closing = asyncio.Event()
         hosts = AdmittedHosts(Access(access_key or "", secret) if secret else None)
         self._ha = HaMaster(store, host, admits=hosts.may_replicate)
+        self._grpc: GrpcPort | None = None
+        self._messaging: MessagingService | None = None
+        self.grpc_port, self.grpc_address = 0, ""
+        self._servers: list[asyncio.Server] = []
         try:
-            self._servers = [self._listen(requested) for requested in (port, names_port) if requested is not None]
+            for requested in (port, names_port):
+                if requested is not None:
+                    self._servers.append(self._listen(requested))
+            if grpc_port is not None:
+                self._loop.run_until_complete(self._listen_grpc(grpc_host or host, grpc_port, grpc_tls))
         except BaseException:
+            for server in self._servers:
+                server.close()
             self._ha.close()
             self._loop.close()
             raise
@@ -67,7 +86,13 @@ class BrokerServer(Closing):
         self._listen_for_slaves()
         self.names_port: int = ports[-1]
         self.address = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
-        self._requests = Requests(store, Identity(cluster, name, self.address, self._ha.port), self._call_soon, hosts)
+        identity = Identity(cluster, name, self.address, self._ha.port)
+        self._requests = Requests(store, identity, self._call_soon, hosts)
+        if self._grpc is not None:
+            from ..grpc.service import MessagingService
+
+            address = grpc_host or host, self.grpc_port
+            self._messaging = MessagingService(store, self._requests, identity, address, hosts.access)
         self._connections.serve(self._requests.handle, self._requests.closed)
         self._progress = engine.progress
         self._seen = self._progress.count
@@ -119,6 +144,18 @@ class BrokerServer(Closing):
         except OSError as error:
             raise disk_error("listen", f"{self._host}:{port}", error) from error
 
+    async def _listen_grpc(self, host: str, port: int, tls: tuple[bytes, bytes] | None) -> None:
+        """Take the gRPC port; the grpc library finds its loop as the running one."""
+        from ..grpc.port import GrpcPort
+
+        self._grpc = GrpcPort(self._store.config.max_message_size)
+        try:
+            self.grpc_port = self._grpc.listen(host, port, tls)
+        except BaseException:
+            await self._grpc.close()
+            raise
+        self.grpc_address = f"[{host}]:{self.grpc_port}" if ":" in host else f"{host}:{self.grpc_port}"
+
     def _run(self) -> float | None:
         """Run the loop until `close`."""
         try:
@@ -131,6 +168,8 @@ class BrokerServer(Closing):
     async def _serve(self) -> None:
         for server in self._servers:
             await server.start_serving()
+        if self._grpc is not None and self._messaging is not None:
+            await self._grpc.serve(self._messaging)
         self._is_started.set()
         next_check_s = self._loop.time() + CHECK_TRANSACTIONS_S
         while not self._is_closing.is_set():
@@ -141,6 +180,8 @@ class BrokerServer(Closing):
             if self._loop.time() >= next_check_s:
                 self._check_transactions()
                 next_check_s = self._loop.time() + CHECK_TRANSACTIONS_S
+        if self._grpc is not None:
+            await self._grpc.close()
         for _ in range(ACCEPT_TURNS_MAX):  # asyncio loses a client that was accepted and whose connection is not made yet
             accepted = asyncio.all_tasks() - {asyncio.current_task()}
             if not accepted:
@@ -176,6 +217,8 @@ class BrokerServer(Closing):
         self._is_woken = False
         with contextlib.suppress(StoreClosed):
             self._requests.wake()
+            if self._messaging is not None:
+                self._messaging.wake()
 
 
 def _is_loopback(host: str) -> bool:

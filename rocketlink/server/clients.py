@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import WrongFrame
 from ..remoting.codes import NOTIFY_CONSUMER_IDS_CHANGED, SUCCESS, SYSTEM_ERROR
 from ..remoting.frames import Command, json_body, json_object
-from .connections import Connection
+from .connections import Connection, Peer
 from .fields import is_group_name
 
 LOCK_S = 60.0  # a lock that is not renewed for this time is free
@@ -40,7 +40,7 @@ class Clients:
     def __init__(self) -> None:
         """Create it without clients."""
         self.groups: dict[str, ConsumerGroup] = {}
-        self.producers: dict[str, dict[str, Connection]] = {}
+        self.producers: dict[str, dict[str, Peer]] = {}
         self._locks: dict[tuple[str, str, int], tuple[str, float]] = {}  # (group, topic, queue id) -> (client, locked at)
 
     def heartbeat(self, connection: Connection, request: Command) -> list[str]:
@@ -76,7 +76,7 @@ class Clients:
                 self._notify(name)
         return clustering
 
-    def add_producer(self, group: str, client: str, connection: Connection) -> None:
+    def add_producer(self, group: str, client: str, connection: Peer) -> None:
         """Note that a client sends messages as a member of a group."""
         self._check_limit(self.producers, group)
         self.producers.setdefault(group, {})[client] = connection
@@ -93,7 +93,7 @@ class Clients:
         self._leave(request.fields.get("consumerGroup", ""), client)
         return request.answer(SUCCESS)
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: Peer) -> None:
         """Remove the clients of a connection from all groups."""
         for name, producers in list(self.producers.items()):
             for client in [client for client, found in producers.items() if found is connection]:
@@ -102,7 +102,7 @@ class Clients:
             for client in [client for client, found in group.members.items() if found is connection]:
                 self._leave(name, client)
 
-    def producer(self, client: str) -> Connection | None:
+    def producer(self, client: str) -> Peer | None:
         """Return the connection of a client that sends messages; None if it is not connected."""
         return next((found[client] for found in self.producers.values() if client in found), None)
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from storageio import StoreError
 
@@ -24,6 +25,20 @@ INVOKED_MAX = 100  # that one client has not answered
 TRACE_MAX = 200  # characters of an error in a remark
 NAMED = (StoreError, ValueError, OverflowError)  # errors whose text a client is told
 Handler = Callable[["Connection", Command], "Command | None"]
+
+
+class Peer(Protocol):
+    """A client, of this protocol or of gRPC."""
+
+    host: str
+    language: str
+    version: int
+
+    def send(self, command: Command) -> None:
+        """Send an answer or a request; a client that is gone gets none."""
+
+    def notify(self, code: int, fields: dict[str, str], body: bytes = b"") -> None:
+        """Send a request that gets no answer."""
 
 
 class Connections:

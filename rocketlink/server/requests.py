@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from commitlog import StoredMessage
 from commitlog.layout import MAGIC_V2, PROPERTIES_SIZE_SIZE, QUEUE_ID_AT, TOPIC_SIZE_SIZE, TOPIC_SIZE_SIZE_V2
@@ -17,6 +17,7 @@ from ..remoting.signature import Access
 from .administration import Administration, refused
 from .clients import Clients
 from .connections import Connection, Handler
+from .leases import Leases
 from .lookups import Lookups
 from .popping import Popping
 from .pulling import Pulling, check_subscription
@@ -59,11 +60,13 @@ class Requests:
         self._hosts = hosts
         self.clients = Clients()
         self._pulling = Pulling(store, self.clients)
-        self._popping = Popping(store, self.clients)
-        self._sending = Sending(store, identity, self.clients, call_soon)
+        self.leases = Leases(store)
+        self._popping = Popping(store, self.clients, self.leases)
+        self.sending = Sending(store, identity, self.clients, call_soon)
+        self.grpc_groups: Callable[[], Collection[str]] = tuple
         tables = BrokerTables(store, identity, self.clients)
         self._handlers = self._table(Lookups(store), tables)
-        administration = Administration(store, identity, self.clients, tables, self._popping)
+        administration = Administration(store, identity, self.clients, tables, self.leases)
         self._handlers |= _operators_table(administration, BrokerStatistics(store, identity, self.clients))
 
     def handle(self, connection: Connection, request: Command) -> Command | None:
@@ -83,9 +86,11 @@ class Requests:
         self.clients.closed(connection)
         self._pulling.closed(connection)
         self._popping.closed(connection)
+        self.leases.drop_idle({*self.clients.groups, *self.grpc_groups()})
 
     def wake(self) -> None:
         """Answer what waited for a message or long enough, and end the time of messages that were taken."""
+        self.leases.expire(time.monotonic())
         self._pulling.wake()
         self._popping.wake()
 
@@ -138,11 +143,11 @@ class Requests:
             codes.LOCK_BATCH_MQ: self.clients.lock, codes.UNLOCK_BATCH_MQ: self.clients.unlock,
             codes.DELETE_TOPIC_IN_BROKER: tables.delete_topic, codes.DELETE_TOPIC_IN_NAME_SERVER: tables.unregister,
             codes.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP: tables.set_group, codes.DELETE_SUBSCRIPTION_GROUP: tables.delete_group,
-            codes.CONSUMER_SEND_MSG_BACK: self._sending.send_back, codes.END_TRANSACTION: self._sending.end_transaction,
+            codes.CONSUMER_SEND_MSG_BACK: self.sending.send_back, codes.END_TRANSACTION: self.sending.end_transaction,
         }  # fmt: skip
         found = {code: _alone(do) for code, do in plain.items()}
-        found |= dict.fromkeys((codes.SEND_MESSAGE, codes.SEND_MESSAGE_V2, codes.SEND_BATCH_MESSAGE), self._sending.send)
-        found |= dict.fromkeys(REPLIES, self._sending.reply)
+        found |= dict.fromkeys((codes.SEND_MESSAGE, codes.SEND_MESSAGE_V2, codes.SEND_BATCH_MESSAGE), self.sending.send)
+        found |= dict.fromkeys(REPLIES, self.sending.reply)
         found |= dict.fromkeys((codes.PULL_MESSAGE, codes.LITE_PULL_MESSAGE), self._pulling.pull)
         found[codes.POP_MESSAGE] = self._popping.pop
         found[codes.HEART_BEAT] = self._heartbeat

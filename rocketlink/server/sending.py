@@ -35,7 +35,7 @@ from ..remoting.codes import (
 )
 from ..remoting.frames import Command
 from .clients import Clients
-from .connections import Connection
+from .connections import Peer
 from .fields import Refused, is_group_name, number
 from .tables import AUTO_CREATE_QUEUES, AUTO_CREATE_TOPIC, Identity
 
@@ -96,7 +96,7 @@ class Sending:
         self._call_soon = call_soon
         self._is_sync = store.config.is_sync_flush
 
-    def send(self, connection: Connection, request: Command) -> Command | None:
+    def send(self, connection: Peer, request: Command) -> Command | None:
         """Answer a send of one message or of a batch."""
         try:
             send = self._parse(request)
@@ -116,7 +116,7 @@ class Sending:
         except InvalidMessage as error:
             return request.answer(MESSAGE_ILLEGAL, remark=str(error))
 
-    def reply(self, connection: Connection, request: Command) -> Command | None:
+    def reply(self, connection: Peer, request: Command) -> Command | None:
         """Pass the answer to a request on to the client that waits for it; store it as any message.
 
         The client's own answer is not awaited, as that of a client which is asked about a transaction.
@@ -188,7 +188,7 @@ class Sending:
             return properties
         return properties + (b"\x02" if properties and not properties.endswith(b"\x02") else b"") + self._cluster
 
-    def _message(self, connection: Connection, body: bytes, send: _Send) -> Message:
+    def _message(self, connection: Peer, body: bytes, send: _Send) -> Message:
         if TIMER_START in send.properties:
             now_ms = self._engine.now_ms()
             pairs = decode_properties(send.properties)
@@ -200,13 +200,13 @@ class Sending:
             reconsume_times=send.reconsume_times, properties_raw=send.properties,
         )  # fmt: skip
 
-    def _put_batch(self, connection: Connection, body: bytes, send: _Send) -> PutResult:
+    def _put_batch(self, connection: Peer, body: bytes, send: _Send) -> PutResult:
         return self._store.put_wire_batch(
             send.topic, max(0, send.queue_id), body, properties=send.properties, check=False, sys_flag=send.sys_flag,
             born_timestamp_ms=send.born_timestamp_ms, born_host=connection.host, store_host=self._address,
         )  # fmt: skip
 
-    def _put_later(self, connection: Connection, request: Command, message: Message) -> None:
+    def _put_later(self, connection: Peer, request: Command, message: Message) -> None:
         """Answer when the message is synced, so that the puts of all clients share a sync."""
 
         def answer(future: Future[PutResult]) -> None:

@@ -135,6 +135,7 @@ class BrokerStatistics:
 
     def units(self, request: Command) -> Command:
         """Answer with the units of a queue from an offset on."""
+        self._engine.settle()
         fields = request.fields
         topic, queue_id, offset = fields.get("topic", ""), number(fields, "queueId"), number(fields, "index")
         queue = self._engine.lookup.get(topic, queue_id)

@@ -121,9 +121,10 @@ GROUPS = {
             *_below("rocketlink/ha", "first_bytes", "frames", "master", "master_state", "promotion", "replica"),
             *_below("rocketlink/remoting", "client", "frames", "signature"),
             *_below(
-                "rocketlink/server", "broker", "clients", "connections", "fields", "lookups", "popping", "pulling", "requests",
-                "sending", "tables",
+                "rocketlink/server", "broker", "clients", "connections", "fields", "leases", "lookups", "popping", "pulling",
+                "requests", "sending", "tables",
             ),
+            *_below("rocketlink/grpc", "messages", "port", "protocol", "receiving", "routes", "sending", "service", "sessions"),
         ),
         ("tests/rocketlink",),
     ),

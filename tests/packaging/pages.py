@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 FOLDERS = ("howto", "explanation", "reference")
 FENCE = re.compile(r'^```(python|console)(?: title="([^"\n]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
-NEEDS = ("duckdb", "polars", "opentelemetry.metrics", "kombu", "celery")
+NEEDS = ("duckdb", "polars", "opentelemetry.metrics", "kombu", "celery", "rocketmq")
 
 
 def all_pages() -> list[Path]:

@@ -132,3 +132,23 @@ def test_a_replica_that_is_stopped_is_closed_cleanly(tmp_path: Path, number: sig
     assert not (tmp_path / "s" / "abort").exists()
     with MessageStore.open(tmp_path / "s", "r") as store:
         assert bodies(store) == expected
+
+
+def test_certificate_needs_its_key_and_a_grpc_port(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The options are given together."""
+    (tmp_path / "cert.pem").write_bytes(b"")
+    assert main(["serve", str(tmp_path / "s"), "--grpc-cert", str(tmp_path / "cert.pem")]) == 2
+    assert "give both, with --grpc" in capsys.readouterr().err
+
+
+def test_grpc_port_without_the_extra_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As for every optional package."""
+    for name in [name for name in sys.modules if name.startswith("rocketlink.grpc.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    assert main(["serve", str(tmp_path / "s"), "--listen", f"127.0.0.1:{port}", "--grpc", f"127.0.0.1:{port}"]) != 0
+    assert "brokerstore[grpc]" in capsys.readouterr().err

@@ -16,7 +16,7 @@ from messagestore.broker.config.topics import BATCH_QUEUES, QUEUE_TYPE
 from rocketlink import BrokerServer, RemoteError
 from rocketlink.remoting.client import RemotingClient
 from rocketlink.remoting.frames import Command, encode
-from rocketlink.server import popping
+from rocketlink.server import leases
 from tests.helpers import until
 from tests.rocketlink.test_server import Served, answer_of, heartbeat, records
 
@@ -268,7 +268,7 @@ def test_invalid_pop_requests_are_refused(served: Served) -> None:
 
 def test_the_number_of_popped_unacknowledged_messages_is_limited(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients wait when it is reached, until some are acknowledged."""
-    monkeypatch.setattr(popping, "TAKEN_MAX", 4)
+    monkeypatch.setattr(leases, "TAKEN_MAX", 4)
     put(served, 8)
     found = pop(served, maxMsgNums=4)
     assert served.invoke_raw(200050, pop_fields()).code == FULL
@@ -280,7 +280,7 @@ def test_queues_of_groups_without_clients_are_forgotten(served: Served) -> None:
     """Once nothing of them is taken."""
     put(served, 1)
     (one,) = pop(served)
-    state = served.server._requests._popping
+    state = served.server._requests.leases
     served.client.invoke(35, {"clientID": "c", "consumerGroup": "g"})
     assert acknowledge(served, one) == FOUND
     until(lambda: not state._queues)  # when the next connection ends

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import BinaryIO
 
 import click
 
@@ -20,10 +21,14 @@ from .replicate import SECRET, address, secret_of
     "--listen", type=address, default="127.0.0.1:10911", show_default=True, metavar="HOST:PORT", help="The broker's address."
 )
 @click.option("--namesrv", type=address, metavar="HOST:PORT", help="A second port for a name server's requests; the same host.")
+@click.option("--grpc", type=address, metavar="HOST:PORT", help="A port for clients of RocketMQ 5 that speak gRPC.")
+@click.option("--grpc-cert", type=click.File("rb"), metavar="FILE", help="The certificate chain of the gRPC port, PEM.")
+@click.option("--grpc-key", type=click.File("rb"), metavar="FILE", help="The private key of the certificate, PEM.")
 @click.option("--access-key", help=f"Require RocketMQ's signature; the secret is in the environment variable {SECRET}.")
 @JSON
 def serve(
-    folder: str, listen: tuple[str, int], namesrv: tuple[str, int] | None, access_key: str | None, *, as_json: bool
+    folder: str, listen: tuple[str, int], namesrv: tuple[str, int] | None, grpc: tuple[str, int] | None,
+    grpc_cert: BinaryIO | None, grpc_key: BinaryIO | None, access_key: str | None, *, as_json: bool,
 ) -> int:  # fmt: skip
     """Serve DIR to official RocketMQ clients until interrupted.
 
@@ -37,19 +42,27 @@ def serve(
 
     if namesrv is not None and namesrv[0] != listen[0]:
         raise click.UsageError(f"--namesrv: the host has to be that of --listen, {listen[0]}")
+    if bool(grpc_cert) != bool(grpc_key) or (grpc_cert and grpc is None):
+        raise click.UsageError("--grpc-cert and --grpc-key: give both, with --grpc")
     secret = secret_of(access_key)
+    tls = (grpc_cert.read(), grpc_key.read()) if grpc_cert and grpc_key else None
+    grpc_host, grpc_port = grpc or (None, None)
     check_write_target(folder, FolderKind.ROCKETMQ)
     names_port = namesrv[1] if namesrv is not None else None
     with (
         sigterm_interrupts(),
         MessageStore.open(folder) as store,
-        BrokerServer(store, *listen, names_port=names_port, access_key=access_key, secret=secret) as server,
-    ):
-        facts = {"broker": server.address, "names_port": server.names_port}
+        BrokerServer(
+            store, *listen, names_port=names_port, access_key=access_key, secret=secret, grpc_port=grpc_port,
+            grpc_host=grpc_host, grpc_tls=tls,
+        ) as server,
+    ):  # fmt: skip
+        facts = {"broker": server.address, "names_port": server.names_port} | ({"grpc": server.grpc_address} if grpc else {})
         if as_json:
             emit_json(facts)
         else:
-            emit(f"Serving on {server.address}; the name server's port is {server.names_port}. Interrupt to stop.")
+            also = f", gRPC on {server.grpc_address}" if grpc else ""
+            emit(f"Serving on {server.address}; the name server's port is {server.names_port}{also}. Interrupt to stop.")
         sys.stdout.flush()
         while server.is_serving:
             time.sleep(1)

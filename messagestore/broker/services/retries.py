@@ -91,12 +91,14 @@ class Retries:
         self.groups.persist()
 
     def send_back(
-        self, message: StoredMessage, group: str, level: int | None = 0, max_deliveries: int | None = None
-    ) -> PutResult:
+        self, message: StoredMessage, group: str, level: int | None = 0, max_deliveries: int | None = None,
+        topic: str | None = None,
+    ) -> PutResult:  # fmt: skip
         """Schedule a message for another delivery, or move it to the dead letter queue.
 
         `level`: the delay level, 0 for the default one, below 0 for the dead letter queue, None for no delay.
-        `max_deliveries` replaces the group's `retryMaxTimes`, which does not count the first delivery. The put has the
+        `max_deliveries` replaces the group's `retryMaxTimes`, which does not count the first delivery; `topic` replaces
+        the group's retry topic. The put has the
         durability of the flush mode, so the message is delivered again even if the old one is acknowledged. Raises
         `InvalidMessage` for a record of many messages, before anything is written.
         """
@@ -108,7 +110,7 @@ class Retries:
         retries_max = known.retry_max_times if max_deliveries is None else max_deliveries - 1
         if (level is not None and level < 0) or message.reconsume_times >= retries_max:
             return self._bury(back, raw, group)
-        back.topic = RETRY_PREFIX + group
+        back.topic = topic or RETRY_PREFIX + group
         queues = max(1, known.retry_queues)
         self._admission.admit(back.topic, queues)
         if level is None:

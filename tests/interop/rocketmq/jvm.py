@@ -9,6 +9,7 @@ import os
 import select
 import shutil
 import subprocess
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +62,18 @@ def prepare(version: str = VERSION) -> str:
 
     Raises RuntimeError if Maven cannot resolve the jars.
     """
-    cache = CACHES / f"rocketmq-{version}"
-    jars = cache / f"lib-{digest([HERE / 'pom.xml'])}"
-    if not jars.is_dir():
-        _resolve(jars, version)
     is_broker_only = int(version.split(".")[0]) < CLIENT_LEAST
-    found = sorted((HERE / "java").glob("*.java"))
-    sources = [path for path in found if path.name in BROKER_SOURCES or not is_broker_only]
+    names = BROKER_SOURCES if is_broker_only else None
+    return prepared(HERE / "pom.xml", HERE / "java", version, names)
+
+
+def prepared(pom: Path, folder: Path, version: str = VERSION, names: Collection[str] | None = None) -> str:
+    """Return the class path of the drivers in a folder, or of some of them, with the jars that a pom names."""
+    cache = CACHES / f"rocketmq-{version}"
+    jars = cache / f"lib-{digest([pom])}"
+    if not jars.is_dir():
+        _resolve(jars, pom, version)
+    sources = sorted(path for path in folder.glob("*.java") if names is None or path.name in names)
     classes = cache / f"classes-{digest([*sources, HERE / 'logback.xml'])}"
     if not classes.is_dir():
         made = classes.with_name(f"{classes.name}-{os.getpid()}")
@@ -82,10 +88,10 @@ def digest(paths: list[Path]) -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
 
 
-def _resolve(jars: Path, version: str) -> None:
+def _resolve(jars: Path, pom: Path, version: str) -> None:
     """Copy the jars into a temporary folder and rename it when complete."""
     made = jars.with_name(f"{jars.name}-{os.getpid()}")
-    command = ["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), "dependency:copy-dependencies"]
+    command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
     command += [f"-DoutputDirectory={made}", "-DincludeScope=runtime", f"-Drocketmq.version={version}"]
     command += [f"-Drocketmq.client.version={CLIENT_PARTS.get(version, version)}"]
     if int(version.split(".")[0]) < CLIENT_LEAST:

@@ -33,7 +33,7 @@ def prepare(served: Served, topic: str, group: str, share: int) -> None:
 
 def taken(served: Served, topic: str) -> int:
     """Return how many messages of a topic are taken and not acknowledged."""
-    queues = served.server._requests._popping._queues
+    queues = served.server._requests.leases._queues
     assert any(key[0] == topic for key in queues), "nobody pops it"
     return sum(len(queue.taken) for key, queue in queues.items() if key[0] == topic)
 

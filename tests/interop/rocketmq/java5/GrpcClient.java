@@ -1,0 +1,140 @@
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.Collections;
+import java.util.List;
+import java.util.concurrent.atomic.AtomicLong;
+import org.apache.rocketmq.client.apis.ClientConfiguration;
+import org.apache.rocketmq.client.apis.ClientServiceProvider;
+import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
+import org.apache.rocketmq.client.apis.consumer.FilterExpression;
+import org.apache.rocketmq.client.apis.consumer.PushConsumer;
+import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
+import org.apache.rocketmq.client.apis.message.MessageBuilder;
+import org.apache.rocketmq.client.apis.message.MessageView;
+import org.apache.rocketmq.client.apis.producer.Producer;
+import org.apache.rocketmq.client.apis.producer.Transaction;
+import org.apache.rocketmq.client.apis.producer.TransactionResolution;
+
+/** Programs with the official Java client of RocketMQ 5: GrpcClient SCENARIO ADDRESS [ARGUMENT ...].  They print JSON lines. */
+public final class GrpcClient {
+    private static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
+    private static ClientConfiguration configuration;
+
+    private static String text(MessageView view) {
+        ByteBuffer body = view.getBody();
+        byte[] bytes = new byte[body.remaining()];
+        body.get(bytes);
+        return new String(bytes, StandardCharsets.UTF_8);
+    }
+
+    private static synchronized void show(MessageView view) {
+        System.out.printf("{\"body\": \"%s\", \"group\": \"%s\", \"attempt\": %d, \"tag\": \"%s\", \"colour\": \"%s\"}%n", text(view),
+            view.getMessageGroup().orElse(""), view.getDeliveryAttempt(), view.getTag().orElse(""),
+            view.getProperties().getOrDefault("colour", ""));
+    }
+
+    private static MessageBuilder message(String topic, String body) {
+        return PROVIDER.newMessageBuilder().setTopic(topic).setBody(body.getBytes(StandardCharsets.UTF_8));
+    }
+
+    private static Producer producer(String topic) throws Exception {
+        return PROVIDER.newProducerBuilder().setClientConfiguration(configuration).setTopics(topic)
+            .setTransactionChecker(view -> TransactionResolution.COMMIT).build();
+    }
+
+    private static SimpleConsumer simple(String topic, String group) throws Exception {
+        return PROVIDER.newSimpleConsumerBuilder().setClientConfiguration(configuration).setConsumerGroup(group)
+            .setAwaitDuration(Duration.ofSeconds(2))
+            .setSubscriptionExpressions(Collections.singletonMap(topic, FilterExpression.SUB_ALL)).build();
+    }
+
+    private static void send(String topic, int count) throws Exception {
+        try (Producer producer = producer(topic)) {
+            for (int number = 0; number < count; number++) {
+                producer.send(message(topic, "" + number).setTag("t").setKeys("k" + number).addProperty("colour", "grün").build());
+            }
+        }
+    }
+
+    private static void fifo(String topic, String groups, int count) throws Exception {
+        try (Producer producer = producer(topic)) {
+            for (int number = 0; number < count; number++) {
+                for (String group : groups.split(",")) {
+                    producer.send(message(topic, group + "-" + number).setMessageGroup(group).build());
+                }
+            }
+        }
+    }
+
+    private static void receive(String topic, String group) throws Exception {
+        try (SimpleConsumer consumer = simple(topic, group)) {
+            for (int idle = 0; idle < 3;) {
+                List<MessageView> found = consumer.receive(32, Duration.ofSeconds(30));
+                idle = found.isEmpty() ? idle + 1 : 0;
+                for (MessageView view : found) {
+                    consumer.ack(view);
+                    show(view);
+                }
+            }
+        }
+    }
+
+    private static void push(String topic, String group, long idleMs, String fails) throws Exception {
+        AtomicLong last = new AtomicLong(System.currentTimeMillis());
+        PushConsumer consumer = PROVIDER.newPushConsumerBuilder().setClientConfiguration(configuration).setConsumerGroup(group)
+            .setSubscriptionExpressions(Collections.singletonMap(topic, FilterExpression.SUB_ALL))
+            .setMessageListener(view -> {
+                last.set(System.currentTimeMillis());
+                show(view);
+                return text(view).equals(fails) ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
+            }).build();
+        while (System.currentTimeMillis() - last.get() < idleMs) {
+            Thread.sleep(50);
+        }
+        consumer.close();
+    }
+
+    private static void transact(String topic, long waitMs) throws Exception {
+        try (Producer producer = producer(topic)) {
+            for (String body : new String[] {"commit", "rollback", "checked"}) {
+                Transaction transaction = producer.beginTransaction();
+                producer.send(message(topic, body).build(), transaction);
+                if (body.equals("commit")) {
+                    transaction.commit();
+                } else if (body.equals("rollback")) {
+                    transaction.rollback();
+                }
+            }
+            Thread.sleep(waitMs);
+        }
+    }
+
+    private static void delay(String topic, String group, long seconds) throws Exception {
+        long due = System.currentTimeMillis() + seconds * 1000;
+        try (Producer producer = producer(topic); SimpleConsumer consumer = simple(topic, group)) {
+            producer.send(message(topic, "later").setDeliveryTimestamp(due).build());
+            List<MessageView> found = Collections.emptyList();
+            while (found.isEmpty()) {
+                found = consumer.receive(32, Duration.ofSeconds(30));
+            }
+            System.out.printf("{\"body\": \"%s\", \"late_s\": %f}%n", text(found.get(0)), (System.currentTimeMillis() - due) / 1000.0);
+            consumer.ack(found.get(0));
+        }
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        configuration = ClientConfiguration.newBuilder().setEndpoints(arguments[1]).enableSsl(false).build();
+        String topic = arguments[2];
+        switch (arguments[0]) {
+            case "send": send(topic, Integer.parseInt(arguments[3])); break;
+            case "fifo": fifo(topic, arguments[3], Integer.parseInt(arguments[4])); break;
+            case "receive": receive(topic, arguments[3]); break;
+            case "push": push(topic, arguments[3], Long.parseLong(arguments[4]), arguments[5]); break;
+            case "transact": transact(topic, Long.parseLong(arguments[3])); break;
+            case "delay": delay(topic, arguments[3], Long.parseLong(arguments[4])); break;
+            default: throw new IllegalArgumentException(arguments[0]);
+        }
+        System.exit(0);
+    }
+}

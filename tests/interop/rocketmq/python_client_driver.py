@@ -1,0 +1,220 @@
+"""Programs with the unmodified official Python client, each a process of its own: `driver.py SCENARIO ADDRESS [ARGUMENT ...]`.
+
+Each prints JSON lines.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections import defaultdict
+from typing import Any
+
+from rocketmq import (
+    ClientConfiguration,
+    ConsumeResult,
+    Credentials,
+    FilterExpression,
+    Message,
+    MessageListener,
+    Producer,
+    PushConsumer,
+    SimpleConsumer,
+    TransactionChecker,
+    TransactionResolution,
+)
+
+IDLE_POLLS = 2
+POLL_S = 2
+
+
+def show(**facts: Any) -> None:
+    print(json.dumps(facts), flush=True)
+
+
+def message(topic: str, body: bytes, **fields: Any) -> Message:
+    found = Message()
+    found.topic, found.body = topic, body
+    for name, value in fields.items():
+        setattr(found, name, value)
+    return found
+
+
+def producer(configuration: ClientConfiguration, *topics: str, checker: Any = None) -> Producer:
+    found = Producer(configuration, topics, checker=checker)
+    found.startup()
+    return found
+
+
+def simple(configuration: ClientConfiguration, group: str, topic: str, tag: str = "*") -> SimpleConsumer:
+    found = SimpleConsumer(configuration, group, {topic: FilterExpression(tag)}, await_duration=POLL_S)
+    found.startup()
+    return found
+
+
+def send(configuration: ClientConfiguration, topic: str, begin: str, end: str) -> None:
+    """Send numbers one after the other, and print each that is acknowledged."""
+    one = producer(configuration, topic)
+    for number in range(int(begin), int(end)):
+        while True:
+            try:
+                one.send(message(topic, b"%d" % number, tag="even" if number % 2 == 0 else "odd"))
+            except Exception as error:
+                show(failed=str(error)[:200])
+                time.sleep(0.2)
+            else:
+                break
+        show(sent=number)
+    one.shutdown()
+
+
+def send_many(configuration: ClientConfiguration, topic: str, count: str) -> None:
+    """Send as fast as the client can, with its asynchronous call."""
+    one = producer(configuration, topic)
+    one.send(message(topic, b"first"))
+    began_s, window = time.monotonic(), threading.Semaphore(256)
+    futures = []
+    for number in range(int(count)):
+        window.acquire()
+        future = one.send_async(message(topic, b"%d" % number))
+        future.add_done_callback(lambda _: window.release())
+        futures.append(future)
+    for future in futures:
+        future.result()
+    show(rate=int(count) / (time.monotonic() - began_s))
+    one.shutdown()
+
+
+def receive(configuration: ClientConfiguration, topic: str, group: str, tag: str = "*", invisible_s: str = "60") -> None:
+    """Receive and acknowledge until nothing comes for a while."""
+    one, idle, first_s, count = simple(configuration, group, topic, tag), 0, 0.0, 0
+    while idle < IDLE_POLLS:
+        try:
+            found = one.receive(32, int(invisible_s))
+        except Exception as error:
+            show(failed=str(error)[:200])
+            time.sleep(0.2)
+            continue
+        idle = 0 if found else idle + 1
+        first_s = first_s or (time.monotonic() if found else 0.0)
+        for each in found:
+            try:
+                one.ack(each)
+            except Exception as error:
+                show(failed=str(error)[:200])
+            else:
+                count += 1
+                show(body=each.body.decode(), attempt=each.delivery_attempt, last_s=time.monotonic() - first_s, count=count)
+    one.shutdown()
+
+
+def hold(configuration: ClientConfiguration, topic: str, group: str, invisible_s: str) -> None:
+    """Receive without an acknowledgement, and receive again."""
+    one = simple(configuration, group, topic)
+    taken_s = 0.0
+    for _ in range(2):
+        found = []
+        while not found:
+            found = one.receive(32, int(invisible_s))
+        now_s = time.monotonic()
+        show(attempts=[each.delivery_attempt for each in found], after_s=now_s - taken_s if taken_s else 0.0)
+        taken_s = now_s
+    one.change_invisible_duration(found[0], 30)
+    for each in found:
+        one.ack(each)
+    one.shutdown()
+
+
+class Listener(MessageListener):
+    """Prints what it gets; fails what `fails` names, each time."""
+
+    def __init__(self, fails: str) -> None:
+        self.fails = fails
+        self.last_s = time.monotonic()
+        self._guard = threading.Lock()
+
+    def consume(self, message: Message) -> ConsumeResult:
+        body = message.body.decode()
+        with self._guard:
+            self.last_s = time.monotonic()
+            show(body=body, group=message.message_group, attempt=message.delivery_attempt)
+        return ConsumeResult.FAILURE if body == self.fails else ConsumeResult.SUCCESS
+
+
+def push(configuration: ClientConfiguration, topic: str, group: str, idle_s: str, fails: str = "") -> None:
+    """Consume until nothing comes for a while."""
+    listener = Listener(fails)
+    one = PushConsumer(configuration, group, listener, {topic: FilterExpression()})
+    one.startup()
+    while time.monotonic() - listener.last_s < float(idle_s):
+        time.sleep(0.05)
+    one.shutdown()
+
+
+def fifo(configuration: ClientConfiguration, topic: str, groups: str, count: str) -> None:
+    """Send messages of several groups in turn."""
+    one = producer(configuration, topic)
+    for number in range(int(count)):
+        for group in groups.split(","):
+            one.send(message(topic, f"{group}-{number}".encode(), message_group=group))
+    one.shutdown()
+
+
+def delay(configuration: ClientConfiguration, topic: str, group: str, seconds: str) -> None:
+    """Print how long a delayed message took."""
+    consumer = simple(configuration, group, topic)
+    one = producer(configuration, topic)
+    due_s = int(time.time()) + int(seconds)
+    one.send(message(topic, b"later", delivery_timestamp=due_s))
+    found = []
+    while not found:
+        found = consumer.receive(32, 60)
+    show(body=found[0].body.decode(), late_s=time.time() - due_s, due_ms=found[0].delivery_timestamp)
+    consumer.ack(found[0])
+    one.shutdown()
+    consumer.shutdown()
+
+
+class Checker(TransactionChecker):
+    """Commits what the server checks, except `rolled back`."""
+
+    def check(self, message: Message) -> Any:
+        show(checked=message.body.decode())
+        return TransactionResolution.ROLLBACK if message.body == b"rolled back" else TransactionResolution.COMMIT
+
+
+def transact(configuration: ClientConfiguration, topic: str, wait_s: str) -> None:
+    """Commit one message, roll one back, and leave two to the checker."""
+    one = producer(configuration, topic, checker=Checker())
+    for body, decide in (("commit", "commit"), ("rollback", "rollback"), ("checked", ""), ("rolled back", "")):
+        transaction = one.begin_transaction()
+        one.send(message(topic, body.encode()), transaction)
+        if decide:
+            getattr(transaction, decide)()
+    time.sleep(float(wait_s))
+    one.shutdown()
+
+
+def dump(configuration: ClientConfiguration, topic: str) -> None:
+    """Send messages with all fields and print what arrives."""
+    one, consumer = producer(configuration, topic), simple(configuration, "dump", topic)
+    sent = message(topic, "körper".encode(), tag="t", keys="key-1")
+    sent.add_property("colour", "grün")
+    receipt = one.send(sent)
+    (found,) = consumer.receive(32, 60)
+    facts: dict[str, Any] = defaultdict(str)
+    for name in ("topic", "tag", "properties", "message_type", "delivery_attempt", "corrupted", "born_host"):
+        facts[name] = getattr(found, name)
+    show(body=found.body.decode(), keys=sorted(found.keys), same_id=found.message_id == receipt.message_id, **facts)
+    consumer.ack(found)
+    one.shutdown()
+    consumer.shutdown()
+
+
+SCENARIOS = {one.__name__: one for one in (send, send_many, receive, hold, push, fifo, delay, transact, dump)}
+
+if __name__ == "__main__":
+    key, _, secret = sys.argv[2].rpartition("@")[0].partition("/")
+    SCENARIOS[sys.argv[1]](ClientConfiguration(sys.argv[2].rpartition("@")[2], Credentials(key, secret)), *sys.argv[3:])
