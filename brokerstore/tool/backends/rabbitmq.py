@@ -18,11 +18,11 @@ from ..filters import Filters
 from ..hints import NoSuchMessage
 from ..layout import TableColumn
 from ..output import body_text, print_line, time_text
-from . import Contents, ExportSource, MessageLookup
+from . import PAGE_BYTES, Contents, ExportSource, MessageLookup, MessagePage, PagePlace
 from .rabbitmq_folder import BLOCK_SIZE, RabbitmqFolder
 
 if TYPE_CHECKING:
-    from rabbitstore import RabbitMessage
+    from rabbitstore import RabbitMessage, VhostFolder
 
 BODY_SHOWN = 60
 BODY_SHOWN_ALONE = 1024
@@ -95,7 +95,7 @@ class RabbitmqBackend(RabbitmqFolder):
                 found = (message for message in self.messages(folder) if message.msg_id.hex() == msg_id)
             else:
                 offset = lookup.offset
-                found = (message for message in self.messages(folder, lookup.queue) if message.seq_id >= offset)
+                found = self.messages(folder, lookup.queue, offset)
             for message in found if lookup.offset is None else islice(found, lookup.max_count):
                 count += 1
                 yield message
@@ -104,11 +104,37 @@ class RabbitmqBackend(RabbitmqFolder):
             step = f"run: brokerstore ls {quote(path)}  (lists the queues and their messages)"
             raise NoSuchMessage(f"no such message in {path}", step)
 
+    def page(self, place: PagePlace) -> MessagePage:
+        """Return one page of a queue by sequence number."""
+        with self.open_folder() as folder:
+            if place.before is None:
+                found = self._page_from(folder, place)
+            else:  # acknowledged messages leave gaps in the numbers
+                width, found = place.max_count, []
+                while len(found) < place.max_count and width < 2 * max(1, place.before) * place.max_count:
+                    start = max(0, place.before - width)
+                    found = list(self.messages(folder, place.queue, start, place.before))[-place.max_count :]
+                    if not start:
+                        break
+                    width *= 4
+        start = place.start or 0
+        first = found[0].seq_id if found and (place.before is not None or start > 0) else None
+        return MessagePage(found, first, found[-1].seq_id + 1 if found else None)
+
+    def _page_from(self, folder: VhostFolder, place: PagePlace) -> list[RabbitMessage]:
+        found, size = [], 0
+        for message in islice(self.messages(folder, place.queue, place.start or 0), place.max_count):
+            found.append(message)
+            size += message.size
+            if size > PAGE_BYTES:
+                break
+        return found
+
     def query(self, topic: str, key: str, _times: tuple[int | None, int | None], max_count: int) -> Iterator[RabbitMessage]:
         """Search every message of a queue, because there is no index of keys; explain an empty answer on stderr."""
         count = 0
         with self.open_folder() as folder:
-            for message in islice((one for one in self.messages(folder, topic) if self._has_key(one, key)), max_count):
+            for message in islice((one for one in self.messages(folder, topic) if self.has_key(one, key)), max_count):
                 count += 1
                 yield message
             is_known = count > 0 or any(queue == topic for queue in self.queue_names(folder))
@@ -118,7 +144,7 @@ class RabbitmqBackend(RabbitmqFolder):
         elif not count:
             print_line(f"brokerstore: no message of queue {topic!r} has the key {key!r}; run: brokerstore dump {path}")
 
-    def _has_key(self, message: RabbitMessage, key: str) -> bool:
+    def has_key(self, message: RabbitMessage, key: str) -> bool:
         """Return whether a key is a routing key, the id in the store, or an id that the publisher gave."""
         if key in message.routing_keys or key.lower() == message.msg_id.hex():
             return True

@@ -105,11 +105,14 @@ class RabbitmqFolder:
             _report_notes(list(dict.fromkeys(folder.notes)))
             self._report_unread()
 
-    def messages(self, folder: VhostFolder, queue: str | None = None) -> Iterator[RabbitMessage]:
-        """Iterate over the messages of classic queues, then of quorum queues and streams."""
-        yield from folder.messages(queue)
-        if self.node is not None:
-            yield from self.node.messages(queue)
+    def messages(
+        self, folder: VhostFolder, queue: str | None = None, start: int = 0, stop: int | None = None
+    ) -> Iterator[RabbitMessage]:
+        """Iterate over the messages of classic queues, then of quorum queues and streams, with numbers of a range."""
+        yield from folder.messages(queue, start=start, stop=stop)
+        for message in () if self.node is None else self.node.messages(queue):
+            if start <= message.seq_id and (stop is None or message.seq_id < stop):
+                yield message
 
     def _report_unread(self) -> None:
         if self.node is not None:

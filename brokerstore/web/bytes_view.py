@@ -1,0 +1,102 @@
+"""The bytes of a file around a place as hex, and the fields of the record, unit or item that begins there."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import Any, NamedTuple
+
+from commitlog import layout as log
+from consumequeue import layout as queue
+from indexfile import layout as index
+from storageio import InvalidMessage
+
+BEFORE, SHOWN, LINE = 64, 512, 16
+
+
+class FieldBytes(NamedTuple):
+    """A field of a layout: its name, and where it is from the start of what it belongs to."""
+
+    name: str
+    at: int
+    size: int
+
+
+def _fields(*named: tuple[str, int], end: int) -> tuple[FieldBytes, ...]:
+    """Return fields whose sizes follow from where the next one begins."""
+    stops = [*(at for _, at in named[1:]), end]
+    return tuple(FieldBytes(name, at, stop - at) for (name, at), stop in zip(named, stops, strict=True))
+
+
+RECORD = _fields(
+    ("size", log.SIZE_AT), ("magic", log.MAGIC_AT), ("body_crc", log.BODY_CRC_AT), ("queue_id", log.QUEUE_ID_AT),
+    ("flag", log.FLAG_AT), ("queue_offset", log.QUEUE_OFFSET_AT), ("physical_offset", log.PHYSICAL_OFFSET_AT),
+    ("sys_flag", log.SYS_FLAG_AT), ("born_timestamp_ms", log.BORN_TIME_AT), ("born_host (IPv4)", log.BORN_HOST_AT),
+    ("store_timestamp_ms", log.STORE_TIME_AT), ("store_host (IPv4)", log.STORE_HOST_AT),
+    ("reconsume_times", log.RECONSUME_AT), ("prepared_transaction_offset", log.PREPARED_AT),
+    ("body_size", log.BODY_SIZE_AT), end=log.BODY_AT,
+)  # fmt: skip
+UNIT = _fields(
+    ("physical_offset", queue.PHYSICAL_OFFSET_AT), ("size_bytes", queue.SIZE_AT), ("tags_code", queue.TAGS_CODE_AT),
+    end=queue.UNIT_SIZE,
+)  # fmt: skip
+ITEM = _fields(
+    ("key_hash", index.ITEM_KEY_HASH_AT), ("physical_offset", index.ITEM_PHYSICAL_OFFSET_AT), ("seconds", index.ITEM_SECONDS_AT),
+    ("previous", index.ITEM_PREVIOUS_AT), end=index.ITEM_SIZE,
+)  # fmt: skip
+STORED = (
+    FieldBytes("size", 0, 8),
+    FieldBytes("message_id", 8, 16),
+    FieldBytes("term", 24, 8),
+)  # docs/formats/rabbitmq-store.md
+_LAYOUTS = (
+    ("/commitlog/", "record of the commit log", RECORD), ("/consumequeue/", "unit of a queue", UNIT),
+    ("/index/", "item of the key index", ITEM), (".rdq", "record of a message store", STORED),
+)  # fmt: skip
+
+
+def inner_path(roots: list[str], file: str) -> str:
+    """Return the path of a regular file in the folder `roots[0]`, or in a folder of its log; raise `InvalidMessage` for another."""
+    real = os.path.realpath(os.path.join(roots[0], file))
+    inside = any(real.startswith(os.path.join(os.path.realpath(root), "")) for root in roots)
+    if "\0" in file or not inside or not os.path.isfile(real):
+        raise InvalidMessage(f"{file!r} is no file of this folder")
+    return real
+
+
+def read_bytes(roots: list[str], file: str, offset: int, size: int) -> tuple[bytes, int]:
+    """Return bytes of a file of the folder, and the size of the file."""
+    path = inner_path(roots, file)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise InvalidMessage(f"{file!r} is no regular file")
+        return os.pread(descriptor, size, offset), found.st_size
+    finally:
+        os.close(descriptor)
+
+
+def hex_view(roots: list[str], file: str, offset: int) -> dict[str, Any]:
+    """Return the lines of hex around an offset, and the fields that begin at it."""
+    start = max(0, offset - BEFORE) // LINE * LINE
+    data, size = read_bytes(roots, file, start, BEFORE + SHOWN)
+    lines = [_line(start + at, data[at : at + LINE], offset) for at in range(0, len(data), LINE)]
+    title, fields = next(((title, fields) for mark, title, fields in _LAYOUTS if mark in f"/{file}"), ("", ()))
+    rows = [row for one in fields if (row := _row(one, data[offset - start :], offset)) is not None]
+    return {"file": file, "offset": offset, "size_bytes": size, "start": start, "lines": lines, "layout": title, "fields": rows}
+
+
+def _line(at: int, data: bytes, marked: int) -> dict[str, Any]:
+    """Return one line: where it begins, its bytes before the offset, those from it on, and the text."""
+    split = min(max(0, marked - at), LINE)
+    text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in data)
+    return {"at": at, "before": data[:split].hex(" "), "after": data[split:].hex(" "), "text": text}
+
+
+def _row(field: FieldBytes, data: bytes, offset: int) -> dict[str, Any] | None:
+    found = data[field.at : field.at + field.size]
+    if len(found) < field.size:
+        return None
+    value = str(int.from_bytes(found, "big", signed=True)) if field.size <= 8 else ""
+    return {"field": field.name, "at": offset + field.at, "size": field.size, "bytes": found.hex(" "), "value": value}

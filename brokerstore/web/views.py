@@ -1,0 +1,364 @@
+"""What each page shows: a model for its template, and beside it the JSON that the tool prints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlencode
+
+from brokerstore.identify import FolderKind
+from brokerstore.report.page import meanings
+from brokerstore.report.pictures import bars, columns
+from commitlog.topic_names import DEAD_PREFIX
+from storageio import InvalidMessage, StoreError, UnknownStore
+
+from ..tool.backends import Backend, MessageLookup, PagePlace, is_rabbitmq
+from ..tool.backends.opening import open_backend
+from ..tool.commands.ls import list_queues
+from ..tool.options import I64_MAX
+from ..tool.output import Answer, count_text, time_ms
+from .bytes_view import hex_view
+from .checks import VERBS, Checks
+
+if TYPE_CHECKING:
+    from ..tool.backends.rabbitmq_folder import RabbitmqFolder
+    from ..tool.backends.rocketmq_folder import RocketmqFolder
+    from ..tool.target import Target
+
+ROWS, QUEUES_SHOWN, FIRST_SHOWN = 50, 200, 15
+COLUMNS, COUNTED_QUEUES = 48, 8  # of the chart over time, and the queues that it counts
+SEARCH_S = 0.12  # of one page of a search without an index
+FINDINGS_SHOWN = 100
+Model = dict[str, Any]
+
+
+class View(NamedTuple):
+    """A page: its template and model, and the JSON beside it, as lines where the tool prints lines."""
+
+    template: str
+    title: str
+    model: Model
+    facts: Any
+    is_lines: bool = False
+
+
+class Request(NamedTuple):
+    """The folder that a page is about, and the parameters of its address."""
+
+    number: int
+    target: Target
+    given: dict[str, str]
+    checks: Checks
+    before: dict[int, Any]  # metrics of the last look at a folder in use
+
+    def open(self) -> Any:
+        """Return the backend of the folder, for one page."""
+        return open_backend(self.target)
+
+    def text(self, name: str) -> str | None:
+        """Return a parameter, None if it is missing or empty."""
+        return self.given.get(name) or None
+
+    def number_of(self, name: str) -> int | None:
+        """Return a parameter as a number; raise `InvalidMessage` for another text."""
+        text = self.text(name)
+        if text is None:
+            return None
+        if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > I64_MAX:
+            raise InvalidMessage(f"{name} is {text[:40]!r}, expected a number from 0 to {I64_MAX}")
+        return int(text)
+
+    def link(self, page: str, **given: Any) -> str:
+        """Return the address of another page of the folder."""
+        query = urlencode({name: value for name, value in given.items() if value is not None}, errors="replace")
+        return f"/{self.number}/{page}" + (f"?{query}" if query else "")
+
+
+def verdict(request: Request, info: Model, notices: list[str]) -> tuple[list[str], bool]:
+    """Return what is wrong, what a broker would do with it, and the next step; and whether anything is wrong."""
+    states = request.checks.states(request.number)
+    checked = states["verify"].facts if "verify" in states else None
+    problems = checked["problems"] if checked is not None else info["problems"]
+    about = meanings(info["kind"])
+    lines, is_bad = [], bool(problems) or bool(checked is not None and not checked["ok"])
+    if problems:
+        lines.append(f"{count_text(len(problems), 'problem')} found{'' if checked else ' at first sight'}.")
+        for kind in list(dict.fromkeys(one["kind"] for one in problems))[:5]:
+            lines += [f"{kind.replace('_', ' ')}: {one.broker} {one.effect}." for one in about(kind)]
+        lines.append("Next: Findings shows each problem and the repair plan.")
+    elif any("incomplete" in line for line in notices):
+        is_bad = True
+        lines += ["The queues lack messages of the log: a writer was killed.",
+                  "A broker adds them at its next start. Next: brokerstore rebuild, or open the store for writing."]  # fmt: skip
+    elif info.get("abort_file") and not info.get("in_use"):
+        lines += ["The last writer did not stop cleanly; nothing wrong is seen so far.",
+                  "A broker checks the end of the log when it starts, and cuts off what was not written to its end."]  # fmt: skip
+    elif info.get("clean_stop") is False:
+        lines += ["The server runs, or did not stop cleanly; nothing wrong is seen so far.",
+                  "A server rebuilds its tables when it starts, and delivers messages again."]  # fmt: skip
+    else:
+        lines.append("Every record is intact." if checked else "Nothing wrong at first sight.")
+        lines.append("A broker starts on this folder as it is." if checked else "Next: Findings checks every record.")
+    return lines, is_bad
+
+
+def overview(request: Request, notices: list[str]) -> View:
+    """Show the verdict, what the folder holds, its queues and groups, times, and rates of a store in use."""
+    folder = request.open()
+    info, model = _info(folder), Model()
+    queues = _try(notices, lambda: list_queues(folder))
+    rows = sorted(queues.facts["queues"], key=lambda row: -(row["messages"] or 0)) if queues else []
+    model["verdict"], model["is_bad"] = verdict(request, info.facts, notices)
+    model |= {"fields": _shown_fields(info), "queues": _queue_rows(rows[:FIRST_SHOWN]), "queue_count": len(rows),
+              "messages": sum(row["messages"] or 0 for row in rows), "tables": queues.text[1:] if queues else []}  # fmt: skip
+    model["dead"] = [row for row in _queue_rows(rows) if row[0].startswith(DEAD_PREFIX)][:FIRST_SHOWN]
+    model["rows_link"] = _queue_link(request)
+    model["groups"], model["rates"], model["pictures"] = None, None, []
+    if not is_rabbitmq(folder) and folder.target.kind is FolderKind.ROCKETMQ:
+        model["groups"] = _try(notices, lambda: _lags(folder))
+        model["pictures"] = _try(notices, lambda: list(_over_time(folder, rows[:COUNTED_QUEUES]))) or []
+        if folder.is_in_use:
+            model["rates"] = _try(notices, lambda: _rates(request, folder))
+    shown = [(f"{row[0]}/{row[1]}" if len(row) > 2 else row[0], row[-1]) for row in model["queues"] if row[-1]]
+    if shown:
+        model["pictures"] += [Model(title="Messages of the deepest queues", caption="", svg=bars("Deepest queues", shown))]
+    return View("overview.html", "Overview", model, info.facts)
+
+
+def _info(folder: Any) -> Answer:
+    if is_rabbitmq(folder):
+        from ..tool.backends.rabbitmq_tables import info as of_rabbitmq
+
+        return of_rabbitmq(folder)
+    from ..tool.backends.rocketmq_info import info as of_rocketmq
+
+    return of_rocketmq(folder)
+
+
+def _shown_fields(info: Answer) -> list[tuple[str, object]]:
+    fields = info.text[0]
+    assert isinstance(fields, dict)
+    return [(name.replace("_", " "), value) for name, value in fields.items()]
+
+
+def _try(notices: list[str], read: Any) -> Any:
+    """Return a part of a page, or None with the error as a notice: a damaged folder still has its other parts."""
+    try:
+        return read()
+    except StoreError as error:
+        notices.append(f"{type(error).__name__}: {error}")
+        return None
+
+
+def _queue_rows(rows: list[Model]) -> list[list[Any]]:
+    """Return topic, id and offsets of RocketMQ's queues, or name and type of RabbitMQ's, with the depth last."""
+    if rows and "topic" in rows[0]:
+        return [[row["topic"], row["queue_id"], row["min_offset"], row["max_offset"], row["messages"]] for row in rows]
+    return [
+        [row["queue"], row.get("type", "classic"), "unknown" if row["messages"] is None else row["messages"]] for row in rows
+    ]
+
+
+def _queue_link(request: Request) -> Any:
+    def link(row: list[Any]) -> str:
+        is_of_topic = len(row) > 3
+        return request.link("messages", topic=row[0] if is_of_topic else None, queue=row[1] if is_of_topic else row[0])
+
+    return link
+
+
+def _lags(folder: RocketmqFolder) -> list[list[Any]]:
+    """Return group, topic and lag, the largest lag first."""
+    from ..tool.backends.rocketmq_offsets import lag_rows
+
+    sums: dict[tuple[str, str], int] = {}
+    for row in lag_rows(folder):
+        pair = row["group"], row["topic"]
+        sums[pair] = sums.get(pair, 0) + row["lag"]
+    return [[*pair, lag] for pair, lag in sorted(sums.items(), key=lambda one: -one[1])[:FIRST_SHOWN]]
+
+
+def _over_time(folder: RocketmqFolder, rows: list[Model]) -> Iterator[Model]:
+    """Count messages by time of the deepest queues, by binary search: no message is counted one by one."""
+    info = folder.files()
+    first, last = info.first(), info.end().last
+    if first is None or last is None or not rows:
+        return
+    start, stop = first.store_timestamp_ms, last.store_timestamp_ms
+    bucket_ms = max(1, -(-(stop - start + 1) // COLUMNS))
+    if stop < start:
+        return
+    counts = [0] * COLUMNS
+    with folder.open_store() as store:
+        for row in rows:
+            before = row["min_offset"]
+            for number in range(COLUMNS):
+                moment = start + (number + 1) * bucket_ms
+                at = store.offset_by_time(row["topic"], row["queue_id"], moment) if moment <= stop else row["max_offset"]
+                at = min(max(at, before), row["max_offset"])
+                counts[number] += at - before
+                before = at
+    title = "Messages over time"
+    found = [(start + number * bucket_ms, count) for number, count in enumerate(counts) if count]
+    if found:
+        caption = f"By store time (UTC), of {'the queue' if len(rows) == 1 else f'the {len(rows)} deepest queues'}."
+        yield Model(title=title, caption=caption, svg=columns(title, found, bucket_ms))
+
+
+def _rates(request: Request, folder: RocketmqFolder) -> Answer:
+    """Return what `top` shows, since the last look at this page."""
+    from ..tool.backends.rocketmq_top import view
+
+    with folder.open_store() as store:
+        now = store.metrics()
+        answer = view(folder, store, request.before.get(request.number, now), now)
+    request.before[request.number] = now
+    return answer
+
+
+def queues(request: Request, _notices: list[str]) -> View:
+    """List the queues whose name has the text `q`, a page of them at a time."""
+    folder = request.open()
+    answer = list_queues(folder)
+    rows, skip, part = answer.facts["queues"], request.number_of("skip") or 0, request.text("q") or ""
+    found = [row for row in rows if part in row.get("topic", row.get("queue", ""))]
+    more = request.link("queues", q=part or None, skip=skip + QUEUES_SHOWN) if len(found) > skip + QUEUES_SHOWN else None
+    headers = (
+        ["Topic", "Queue", "Min offset", "Max offset", "Messages"]
+        if rows and "topic" in rows[0]
+        else ["Queue", "Type", "Messages"]
+    )
+    model = Model(
+        headers=headers, rows=_queue_rows(found[skip : skip + QUEUES_SHOWN]), rows_link=_queue_link(request), more=more,
+        count=len(found), part=part, tables=answer.text[1:], skip=skip,
+    )  # fmt: skip
+    return View("queues.html", "Queues", model, answer.facts)
+
+
+def groups(request: Request, _notices: list[str]) -> View:
+    """Show offset and lag of every group and queue."""
+    folder = _rocketmq(request)
+    from ..tool.backends.rocketmq_offsets import show
+
+    answer = show(folder, request.text("group"), request.text("topic"))
+    return View("answer.html", "Consumer groups", Model(answer=answer.text), answer.facts)
+
+
+def _rocketmq(request: Request) -> RocketmqFolder:
+    folder = request.open()
+    if is_rabbitmq(folder):
+        raise UnknownStore(
+            f"{folder.target.path}: {folder.title} has no consumer groups: its queues hold what is not acknowledged"
+        )
+    found: RocketmqFolder = folder
+    found.require_store()
+    return found
+
+
+def messages(request: Request, notices: list[str]) -> View:
+    """Show a page of a queue or log; `id`, `key` and `time` find where to look."""
+    folder: Backend = request.open()
+    topic, queue = request.text("topic"), request.text("queue")
+    place = PagePlace(topic, queue, request.number_of("start"), request.number_of("before"), ROWS)
+    further = None
+    if (message_id := request.text("id")) is not None:
+        found = list(folder.get(MessageLookup(message_id=message_id)))
+        first = following = None
+    elif (key := request.text("key")) is not None:
+        found, further = _with_key(request, folder, place, key)
+        first = following = None
+    else:
+        if (moment := request.text("time")) is not None:
+            place = _place_of_time(folder, place, moment)
+        if topic is None and queue is None and is_rabbitmq(folder):  # type: ignore[arg-type]
+            raise InvalidMessage("name a queue: the page of queues lists them")
+        found, first, following = folder.page(place)
+    where = {"topic": topic, "queue": queue}
+    rows = [_message_row(request, folder, message) for message in found]
+    headers = [*(column.header for column in folder.columns), folder.rest]
+    lines = [line for message in found if (line := folder.to_json(message)) is not None]
+    model = Model(
+        headers=headers, rows=rows, given=request.given, is_rabbitmq=is_rabbitmq(folder),  # type: ignore[arg-type]
+        previous=None if first is None else request.link("messages", **where, before=first),
+        following=None if following is None else request.link("messages", **where, start=following),
+        further=further, count=len(found), first=request.link("messages", **where),
+        last=request.link("messages", **where, before=I64_MAX),
+        downloads=[(form, request.link("download", form=form, **where, key=request.text("key"))) for form in ("jsonl", "parquet")],
+        json=request.link("messages.jsonl", **{**request.given}),
+    )  # fmt: skip
+    return View("messages.html", "Messages", model, lines, is_lines=True)
+
+
+def _with_key(request: Request, folder: Backend, place: PagePlace, key: str) -> tuple[list[Any], str | None]:
+    """Return messages by key: with the index, or in a RabbitMQ queue by a search that the next page continues."""
+    if not is_rabbitmq(folder):  # type: ignore[arg-type]
+        if place.topic is None:
+            raise InvalidMessage("a key needs its topic, because the index has both")
+        return list(folder.query(place.topic, key, (None, None), ROWS)), None
+    if place.queue is None:
+        raise InvalidMessage("a key needs its queue: the page of queues lists them")
+    found: list[Any] = []
+    stop, at = time.monotonic() + SEARCH_S, place.start or 0
+    rabbit: Any = folder
+    with rabbit.open_folder() as opened:
+        for message in rabbit.messages(opened, place.queue, at):
+            at = message.seq_id + 1
+            if rabbit.has_key(message, key):
+                found.append(message)
+            if len(found) == ROWS or time.monotonic() > stop:
+                return found, request.link("messages", queue=place.queue, key=key, start=at)
+    return found, None
+
+
+def _place_of_time(folder: Any, place: PagePlace, text: str) -> PagePlace:
+    """Return the place of the first message stored at or after a time; of a log, by the queues with the most messages."""
+    try:
+        moment = min(time_ms(text), I64_MAX)
+    except (ValueError, OverflowError) as error:
+        raise InvalidMessage(f"{text[:40]!r} is neither milliseconds nor an ISO 8601 time") from error
+    if is_rabbitmq(folder):
+        raise InvalidMessage("RabbitMQ stores no time with a message")
+    from ..tool.filters import queue_number
+
+    with folder.open_store() as store:
+        if place.topic is None:
+            queues = sorted(((topic, one) for topic in store.topics() for one in store.queue_ids(topic)),
+                            key=lambda one: -store.max_offset(*one))[:COUNTED_QUEUES]  # fmt: skip
+            pages = [store.get(*one, store.offset_by_time(*one, moment), 1) for one in queues]
+            found = [page.messages[0] for page in pages if page.messages]
+            places = [one.physical_offset for one in found if one.store_timestamp_ms >= moment]
+            return place._replace(start=min(places, default=folder.files().end().offset))
+        return place._replace(start=store.offset_by_time(place.topic, queue_number(place.queue or "0") or 0, moment))
+
+
+def _message_row(request: Request, folder: Backend, message: Any) -> tuple[str, list[str]]:
+    """Return the address of a message, and its cells."""
+    cells, rest = folder.row(message)
+    given = {"queue": message.queue, "offset": message.seq_id} if is_rabbitmq(folder) else {"at": message.physical_offset}  # type: ignore[arg-type]
+    return request.link("message", **given), [*cells, rest]
+
+
+def findings(request: Request, _notices: list[str]) -> View:
+    """Show what the last check of the folder found, and the plan of its repair."""
+    states = request.checks.states(request.number)
+    shown = {verb: states.get(verb) for verb in VERBS}
+    verify, recover = (state.facts if state is not None else None for state in shown.values())
+    model = Model(states=shown, verify=verify, plan=recover["plan"] if recover else None, limit=FINDINGS_SHOWN,
+                  is_running=any(state.is_running for state in states.values()),
+                  bytes_link=lambda row: request.link("bytes", file=row[1], offset=row[2]))  # fmt: skip
+    return View("findings.html", "Findings", model, {verb: state.facts if state else None for verb, state in shown.items()})
+
+
+def file_bytes(request: Request, _notices: list[str]) -> View:
+    """Show the bytes of a file of the folder around an offset."""
+    found = hex_view(request_roots(request), request.text("file") or "", request.number_of("offset") or 0)
+    return View("bytes.html", "Bytes", found, found)
+
+
+def request_roots(request: Request) -> list[str]:
+    """Return the folders whose files may be shown: that of the page, or of its virtual host, and those of its log."""
+    facts: Any = request.target.facts
+    if request.target.kind is FolderKind.RABBITMQ:
+        return [facts.vhost(request.target.vhost), request.target.path]
+    return [request.target.path, *facts.log_folders]
