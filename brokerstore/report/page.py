@@ -81,9 +81,11 @@ def environment() -> Any:
     made.filters |= {
         "size": size_text, "time": time_text, "plain": str,
         "within": lambda file, folder: str(file).removeprefix(folder.rstrip("/") + "/"),
-        "breakable": lambda value: Markup("<wbr>").join(_pieces(printable(str(value)))),
+        "breakable": lambda value: Markup(" ").join(
+            Markup("<wbr>").join(_pieces(word)) for word in printable(str(value)).split(" ")
+        ),
         "cells": lambda row: list(row.values()),
-        "exact": lambda text: Markup(escape(text)),
+        "exact": lambda text: Markup("".join(map(_exact, str(escape(text))))),
         "lines": lambda text: Markup(escape(printable_lines(text))),
     }  # fmt: skip
     made.globals["kind_text"] = kind_text
@@ -145,6 +147,13 @@ def _pieces(text: str) -> list[str]:
 def _uses(facts: Facts) -> list[str]:
     """Return the uses that some file has bytes of, and always the live ones."""
     return [name for name in PARTS if name == "live" or any(getattr(file, name) for file in facts.files)]
+
+
+def _exact(character: str) -> str:
+    """Return a character of a form's value as itself, or as a reference, so that a form sends back what it was given."""
+    if character.isprintable() or not character.isascii():
+        return character if character.isprintable() or character.isspace() else printable(character)
+    return f"&#{ord(character)};" if ord(character) and ord(character) != 127 else printable(character)
 
 
 def _plain(value: object) -> object:

@@ -56,22 +56,33 @@ _LAYOUTS = (
 
 
 def inner_path(roots: list[str], file: str) -> str:
-    """Return the path of a regular file in the folder `roots[0]`, or in a folder of its log; raise `InvalidMessage` for another."""
-    real = os.path.realpath(os.path.join(roots[0], file))
-    inside = any(real.startswith(os.path.join(os.path.realpath(root), "")) for root in roots)
-    if "\0" in file or not inside or not os.path.isfile(real):
-        raise InvalidMessage(f"{file!r} is no file of this folder")
+    """Return the path of something in the folder `roots[0]`, or in a folder of its log; raise `InvalidMessage` for another."""
+    real = os.path.realpath(os.path.join(roots[0], file.replace("\0", "")))
+    if "\0" in file or not any(real.startswith(os.path.join(os.path.realpath(root), "")) for root in roots):
+        raise InvalidMessage(f"{file[:200]!r} is no file of this folder")
     return real
+
+
+def place_of(roots: list[str], file: str, offset: int) -> tuple[str, int]:
+    """Return the file and the offset in it: a finding may name the folder of a queue, and a byte of all its files."""
+    try:
+        names = [name for name in os.listdir(inner_path(roots, file)) if name.isascii() and name.isdigit()]
+    except (OSError, InvalidMessage):
+        return file, offset
+    found = max((name for name in names if int(name) <= offset), key=int, default=None)
+    return (file, offset) if found is None else (f"{file.rstrip('/')}/{found}", offset - int(found))
 
 
 def read_bytes(roots: list[str], file: str, offset: int, size: int) -> tuple[bytes, int]:
     """Return bytes of a file of the folder, and the size of the file."""
     path = inner_path(roots, file)
+    if not os.path.isfile(path):  # a pipe, a device, a folder
+        raise InvalidMessage(f"{file[:200]!r} is no regular file of this folder")
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise InvalidMessage(f"{file!r} is no regular file")
+        if not stat.S_ISREG(found.st_mode):  # replaced meanwhile
+            raise InvalidMessage(f"{file[:200]!r} is no regular file of this folder")
         return os.pread(descriptor, size, offset), found.st_size
     finally:
         os.close(descriptor)
@@ -79,6 +90,7 @@ def read_bytes(roots: list[str], file: str, offset: int, size: int) -> tuple[byt
 
 def hex_view(roots: list[str], file: str, offset: int) -> dict[str, Any]:
     """Return the lines of hex around an offset, and the fields that begin at it."""
+    file, offset = place_of(roots, file, offset)
     start = max(0, offset - BEFORE) // LINE * LINE
     data, size = read_bytes(roots, file, start, BEFORE + SHOWN)
     lines = [_line(start + at, data[at : at + LINE], offset) for at in range(0, len(data), LINE)]

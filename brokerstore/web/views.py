@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,12 +14,12 @@ from brokerstore.report.pictures import bars, columns
 from commitlog.topic_names import DEAD_PREFIX
 from storageio import InvalidMessage, StoreError, UnknownStore
 
-from ..tool.backends import Backend, MessageLookup, PagePlace, is_rabbitmq
+from ..tool.backends import MessageLookup, MessagePage, PagePlace, is_rabbitmq
 from ..tool.backends.opening import open_backend
 from ..tool.commands.ls import list_queues
 from ..tool.options import I64_MAX
 from ..tool.output import Answer, count_text, time_ms
-from .bytes_view import hex_view
+from .bytes_view import hex_view, place_of
 from .checks import VERBS, Checks
 
 if TYPE_CHECKING:
@@ -77,8 +78,8 @@ class Request(NamedTuple):
 
 def verdict(request: Request, info: Model, notices: list[str]) -> tuple[list[str], bool]:
     """Return what is wrong, what a broker would do with it, and the next step; and whether anything is wrong."""
-    states = request.checks.states(request.number)
-    checked = states["verify"].facts if "verify" in states else None
+    verify = request.checks.of(request.number).get("verify")
+    checked = verify.facts if verify is not None and not verify.is_running else None
     problems = checked["problems"] if checked is not None else info["problems"]
     about = meanings(info["kind"])
     lines, is_bad = [], bool(problems) or bool(checked is not None and not checked["ok"])
@@ -258,53 +259,50 @@ def _rocketmq(request: Request) -> RocketmqFolder:
 
 def messages(request: Request, notices: list[str]) -> View:
     """Show a page of a queue or log; `id`, `key` and `time` find where to look."""
-    folder: Backend = request.open()
-    topic, queue = request.text("topic"), request.text("queue")
-    place = PagePlace(topic, queue, request.number_of("start"), request.number_of("before"), ROWS)
-    further = None
+    folder, is_rabbit = request.open(), request.target.kind is FolderKind.RABBITMQ
+    where = {"topic": request.text("topic"), "queue": request.text("queue")}
+    place = PagePlace(**where, start=request.number_of("start"), before=request.number_of("before"), max_count=ROWS)
+    page, further = MessagePage([], None, None), None
     if (message_id := request.text("id")) is not None:
-        found = list(folder.get(MessageLookup(message_id=message_id)))
-        first = following = None
+        page = page._replace(messages=list(folder.get(MessageLookup(message_id=message_id))))
+    elif is_rabbit and place.queue is None:
+        notices.append("name a queue: the page of queues lists them")
     elif (key := request.text("key")) is not None:
         found, further = _with_key(request, folder, place, key)
-        first = following = None
+        page = page._replace(messages=found)
     else:
-        if (moment := request.text("time")) is not None:
-            place = _place_of_time(folder, place, moment)
-        if topic is None and queue is None and is_rabbitmq(folder):  # type: ignore[arg-type]
-            raise InvalidMessage("name a queue: the page of queues lists them")
-        found, first, following = folder.page(place)
-    where = {"topic": topic, "queue": queue}
-    rows = [_message_row(request, folder, message) for message in found]
-    headers = [*(column.header for column in folder.columns), folder.rest]
-    lines = [line for message in found if (line := folder.to_json(message)) is not None]
+        page = folder.page(place if (moment := request.text("time")) is None else _place_of_time(folder, place, moment))
+    rows, addresses = [], []
+    for message in page.messages:
+        cells, rest = folder.row(message)
+        rows.append([*cells, rest])
+        at = {"queue": message.queue, "offset": message.seq_id} if is_rabbit else {"at": message.physical_offset}
+        addresses.append(request.link("message", **at))
     model = Model(
-        headers=headers, rows=rows, given=request.given, is_rabbitmq=is_rabbitmq(folder),  # type: ignore[arg-type]
-        previous=None if first is None else request.link("messages", **where, before=first),
-        following=None if following is None else request.link("messages", **where, start=following),
-        further=further, count=len(found), first=request.link("messages", **where),
-        last=request.link("messages", **where, before=I64_MAX),
-        downloads=[(form, request.link("download", form=form, **where, key=request.text("key"))) for form in ("jsonl", "parquet")],
-        json=request.link("messages.jsonl", **{**request.given}),
+        headers=[*(column.header for column in folder.columns), folder.rest], rows=rows, given=request.given,
+        link=lambda row: addresses[next(at for at, one in enumerate(rows) if one is row)], is_rabbitmq=is_rabbit, further=further,
+        previous=None if page.first is None else request.link("messages", **where, before=page.first),
+        following=None if page.following is None else request.link("messages", **where, start=page.following),
+        first=request.link("messages", **where), last=request.link("messages", **where, before=I64_MAX),
+        downloads=[(form, request.link("download", form=form, key=request.text("key"), **where)) for form in ("jsonl", "parquet")],
+        json=request.link("messages.jsonl", **request.given),
     )  # fmt: skip
+    lines = [line for message in page.messages if (line := folder.to_json(message)) is not None]
     return View("messages.html", "Messages", model, lines, is_lines=True)
 
 
-def _with_key(request: Request, folder: Backend, place: PagePlace, key: str) -> tuple[list[Any], str | None]:
+def _with_key(request: Request, folder: Any, place: PagePlace, key: str) -> tuple[list[Any], str | None]:
     """Return messages by key: with the index, or in a RabbitMQ queue by a search that the next page continues."""
-    if not is_rabbitmq(folder):  # type: ignore[arg-type]
+    if not is_rabbitmq(folder):
         if place.topic is None:
             raise InvalidMessage("a key needs its topic, because the index has both")
         return list(folder.query(place.topic, key, (None, None), ROWS)), None
-    if place.queue is None:
-        raise InvalidMessage("a key needs its queue: the page of queues lists them")
     found: list[Any] = []
     stop, at = time.monotonic() + SEARCH_S, place.start or 0
-    rabbit: Any = folder
-    with rabbit.open_folder() as opened:
-        for message in rabbit.messages(opened, place.queue, at):
+    with folder.open_folder() as opened:
+        for message in folder.messages(opened, place.queue, at):
             at = message.seq_id + 1
-            if rabbit.has_key(message, key):
+            if folder.has_key(message, key):
                 found.append(message)
             if len(found) == ROWS or time.monotonic() > stop:
                 return found, request.link("messages", queue=place.queue, key=key, start=at)
@@ -332,22 +330,24 @@ def _place_of_time(folder: Any, place: PagePlace, text: str) -> PagePlace:
         return place._replace(start=store.offset_by_time(place.topic, queue_number(place.queue or "0") or 0, moment))
 
 
-def _message_row(request: Request, folder: Backend, message: Any) -> tuple[str, list[str]]:
-    """Return the address of a message, and its cells."""
-    cells, rest = folder.row(message)
-    given = {"queue": message.queue, "offset": message.seq_id} if is_rabbitmq(folder) else {"at": message.physical_offset}  # type: ignore[arg-type]
-    return request.link("message", **given), [*cells, rest]
-
-
 def findings(request: Request, _notices: list[str]) -> View:
     """Show what the last check of the folder found, and the plan of its repair."""
-    states = request.checks.states(request.number)
-    shown = {verb: states.get(verb) for verb in VERBS}
-    verify, recover = (state.facts if state is not None else None for state in shown.values())
-    model = Model(states=shown, verify=verify, plan=recover["plan"] if recover else None, limit=FINDINGS_SHOWN,
-                  is_running=any(state.is_running for state in states.values()),
-                  bytes_link=lambda row: request.link("bytes", file=row[1], offset=row[2]))  # fmt: skip
-    return View("findings.html", "Findings", model, {verb: state.facts if state else None for verb, state in shown.items()})
+    checks = request.checks.of(request.number)
+    is_running = [check.is_running for check in checks.values()]
+    facts = {verb: checks[verb].facts if verb in checks else None for verb in VERBS}
+    model = Model(checks=checks, verify=facts["verify"], plan=(facts["recover"] or {}).get("plan"), limit=FINDINGS_SHOWN,
+                  is_running=any(is_running), bytes_link=_bytes_link(request))  # fmt: skip
+    return View("findings.html", "Findings", model, facts)
+
+
+def _bytes_link(request: Request) -> Any:
+    roots = request_roots(request)
+
+    def link(row: list[Any]) -> str | None:
+        has_bytes = os.path.isfile(os.path.join(roots[0], place_of(roots, row[1], row[2])[0]))
+        return request.link("bytes", file=row[1], offset=row[2]) if has_bytes else None
+
+    return link
 
 
 def file_bytes(request: Request, _notices: list[str]) -> View:

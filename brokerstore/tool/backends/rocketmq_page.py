@@ -8,6 +8,7 @@ from commitlog import StoredMessage
 
 from ..filters import queue_number
 from ..hints import NoSuchMessage
+from ..output import print_line
 from . import PAGE_BYTES, MessagePage, PagePlace
 from .rocketmq_folder import RocketmqFolder
 
@@ -26,7 +27,9 @@ def queue_page(folder: RocketmqFolder, place: PagePlace) -> MessagePage:
     with folder.open_store() as store:
         folder.incomplete_keys(store)
         low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
-        if not high and topic not in store.topics():
+        if not high and not folder.facts.has("consumequeue"):
+            print_line("brokerstore: the folder has no queues; the page of the log has every message")
+        elif not high and topic not in store.topics():
             raise NoSuchMessage(f"{folder.target.path}: there is no topic {topic!r}", "the page of queues lists the topics")
         stop = high if place.before is None else min(high, place.before)
         begin = max(low, place.start or 0) if place.before is None else max(low, stop - place.max_count)
