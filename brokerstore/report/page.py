@@ -62,11 +62,6 @@ def meanings(folder_kind: str) -> Callable[[str], list[Meaning]]:
     return lambda kind: [of_broker[kind]] if kind in of_broker else []
 
 
-def kind_text(kind: str) -> str:
-    """Return a kind of folder in words."""
-    return NAMES.get(kind, f"{kind} folder")
-
-
 @cache
 def environment() -> Any:
     """Return the environment of all templates; raise `MissingExtra` without jinja2."""
@@ -88,7 +83,7 @@ def environment() -> Any:
         "exact": lambda text: Markup("".join(map(_exact, str(escape(text))))),
         "lines": lambda text: Markup(escape(printable_lines(text))),
     }  # fmt: skip
-    made.globals["kind_text"] = kind_text
+    made.globals["kind_text"] = lambda kind: NAMES.get(kind, f"{kind} folder")
     return made
 
 
@@ -96,9 +91,9 @@ def render(facts: Facts, made_ms: int) -> str:
     """Return the whole page; raise `MissingExtra` without jinja2."""
     template = environment().get_template("report.html")
     made = datetime.fromtimestamp(made_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    uses = _uses(facts)
+    uses = [name for name in PARTS if name == "live" or any(getattr(file, name) for file in facts.files)]
     text: str = template.render(
-        facts=facts, pictures=pictures(facts), made=made, problems_max=PROBLEMS_SHOWN, queues_max=QUEUES_SHOWN,
+        facts=facts, pictures=list(pictures(facts)), made=made, problems_max=PROBLEMS_SHOWN, queues_max=QUEUES_SHOWN,
         tables=_tables(facts, uses), uses=uses, about=ABOUT, meanings=meanings(facts.kind),
     )  # fmt: skip
     return text
@@ -106,20 +101,16 @@ def render(facts: Facts, made_ms: int) -> str:
 
 def _tables(facts: Facts, uses: list[str]) -> list[tuple[str, str, list[str], list[list[Any]]]]:
     """Return the key, title, headers and rows of each table."""
-    lags = [
-        [one["group"], f"{one['topic']}/{one['queue_id']}", "none" if one["offset"] is None else one["offset"],
-         one["max_offset"], one["lag"]] for one in facts.lags
-    ]  # fmt: skip
-    pop = [
-        [one["group"], one["topic"], one["ready"], one["unacknowledged"],
-         time_text(one["next_revive_ms"]) if one["next_revive_ms"] else ""] for one in facts.pop
-    ]  # fmt: skip
+    lags = [[one["group"], f"{one['topic']}/{one['queue_id']}", "none" if one["offset"] is None else one["offset"],
+             one["max_offset"], one["lag"]] for one in facts.lags]  # fmt: skip
+    pop = [[*(one[name] for name in ("group", "topic", "ready", "unacknowledged")),
+            time_text(one["next_revive_ms"]) if one["next_revive_ms"] else ""] for one in facts.pop]  # fmt: skip
     timers = [
-        [one["topic"], one["timers"], time_text(one["next_due_ms"]), time_text(one["last_due_ms"])] for one in facts.timers
+        [one["topic"], one["timers"], *(time_text(one[f"{which}_due_ms"]) for which in ("next", "last"))]
+        for one in facts.timers
     ]
     queues = [[one["queue"], one["messages"], size_text(one["bytes"])] for one in facts.queues]
-    files = [[one.name, size_text(one.size_bytes), *(size_text(getattr(one, use)) for use in uses)] for one in facts.files]
-    keys = [list(one) for one in facts.keys[:SHOWN]]
+    files = [[one.name, *(size_text(getattr(one, use)) for use in ("size_bytes", *uses))] for one in facts.files]
     return [
         ("groups", "Next offset and lag of each consumer group", ["Group", "Queue", "Next", "End", "Lag"], lags),
         (
@@ -131,7 +122,7 @@ def _tables(facts: Facts, uses: list[str]) -> list[tuple[str, str, list[str], li
         ("timers", "Pending timers of each topic", ["Topic", "Timers", "Next due (UTC)", "Last due (UTC)"], timers),
         ("queues", "Messages and size of each queue, largest first", ["Queue", "Messages", "Size"], queues),
         ("files", "Use of each file", ["File", "Size", *(use.capitalize() for use in uses)], files),
-        ("keys", "Most frequent keys of messages", ["Key", "Messages"], keys),
+        ("keys", "Most frequent keys of messages", ["Key", "Messages"], [list(one) for one in facts.keys[:SHOWN]]),
     ]
 
 
@@ -142,11 +133,6 @@ def _pieces(text: str) -> list[str]:
     (['a/', 'b_', 'c'], ['000000000000000000000000', '000000000000000000000000', '00'])
     """
     return re.findall(rf"[^/_.:%-]{{1,{PIECE_MAX}}}[/_.:%-]?|[/_.:%-]", text) or [text]
-
-
-def _uses(facts: Facts) -> list[str]:
-    """Return the uses that some file has bytes of, and always the live ones."""
-    return [name for name in PARTS if name == "live" or any(getattr(file, name) for file in facts.files)]
 
 
 def _exact(character: str) -> str:

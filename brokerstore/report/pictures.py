@@ -26,50 +26,27 @@ class Picture(NamedTuple):
     svg: str
 
 
-def pictures(facts: Facts) -> list[Picture]:
-    """Return every chart that there is data for."""
-    return [*_of_files(facts), *_of_queues(facts), *_of_times(facts), *_of_sizes(facts), *_of_lags(facts)]
-
-
-def _of_files(facts: Facts) -> Iterator[Picture]:
-    if facts.files:
-        shown = grouped(facts.files)
-        title = (
-            "Use of the bytes of each file" if len(shown) == len(facts.files) else "Use of the bytes of the files, in groups"
-        )
-        caption = "One bar a file, as long as the file; colours show what its bytes are used for."
-        yield Picture(title, caption, _stacked(title, shown))
-
-
-def _of_queues(facts: Facts) -> Iterator[Picture]:
-    rows = [(row["queue"], row["bytes"]) for row in facts.queues[:ROWS_SHOWN]]
-    if rows:
+def pictures(facts: Facts) -> Iterator[Picture]:
+    """Yield every chart that there is data for."""
+    if shown := grouped(facts.files):
+        title = "Use of the bytes " + ("of each file" if len(shown) == len(facts.files) else "of the files, in groups")
+        about = "One bar a file, as long as the file; colours show what its bytes are used for."
+        yield Picture(title, about, _stacked(title, shown))
+    if rows := [(row["queue"], row["bytes"]) for row in facts.queues[:ROWS_SHOWN]]:
         title = f"The {len(rows)} queues with the most bytes" if len(rows) > 1 else "The queue with the most bytes"
         yield Picture(title, "The sum of the bytes of a queue's messages.", bars(title, rows, is_bytes=True))
-
-
-def _of_times(facts: Facts) -> Iterator[Picture]:
-    if facts.times:
-        for column, what in ((1, "Messages"), (2, "Bytes")):
-            title = f"{what} stored, by {bucket_text(facts.bucket_ms)}"
-            rows = [(row[0], row[column]) for row in facts.times]
-            caption = "By the time at which the messages were stored, in UTC."
-            yield Picture(title, caption, columns(title, rows, facts.bucket_ms, is_bytes=column == 2))
-
-
-def _of_sizes(facts: Facts) -> Iterator[Picture]:
-    """Show the sizes up to the greatest one."""
+    for column, what in ((1, "Messages"), (2, "Bytes")) if facts.times else ():
+        title, times = f"{what} stored, by {bucket_text(facts.bucket_ms)}", [(row[0], row[column]) for row in facts.times]
+        about = "By the time at which the messages were stored, in UTC."
+        yield Picture(title, about, columns(title, times, facts.bucket_ms, is_bytes=column == 2))
     last = max((index for index, (_, count) in enumerate(facts.sizes) if count), default=-1)
     if rows := facts.sizes[: last + 1]:
-        caption = "How many messages are of a size above the previous step and up to this one."
-        yield Picture("Messages by their size", caption, bars("Messages by their size", rows))
-
-
-def _of_lags(facts: Facts) -> Iterator[Picture]:
+        about = "How many messages are of a size above the previous step and up to this one."
+        yield Picture("Messages by their size", about, bars("Messages by their size", rows))
     lags = [(f"{row['group']} {row['topic']}/{row['queue_id']}", row["lag"]) for row in facts.lags if row["lag"]]
     if rows := sorted(lags, key=lambda row: -row[1])[:ROWS_SHOWN]:
-        caption = "Messages that a group has not read yet, by group and queue."
-        yield Picture("Lag of consumer groups", caption, bars("Lag of consumer groups", rows))
+        about = "Messages that a group has not read yet, by group and queue."
+        yield Picture("Lag of consumer groups", about, bars("Lag of consumer groups", rows))
 
 
 def bucket_text(bucket_ms: int) -> str:

@@ -82,8 +82,11 @@ def make_app(site: Site) -> Any:
     pages, folder = _Pages(site), "/{number:int}/"
     reads = {"/": pages.index, "/style.css": pages.style, folder: pages.view, f"{folder}body": pages.body,
              f"{folder}download": pages.download, f"{folder}change/{{name:str}}": pages.form, f"{folder}{{page:str}}": pages.view}  # fmt: skip
-    writes = {f"{folder}check": pages.check, f"{folder}change/{{name:str}}": pages.change}
-    routes = [Route(path, partial(pages.post, handler), methods=["POST"]) for path, handler in writes.items()]
+    writes: dict[str, Callable[[WebRequest, dict[str, str]], Response]] = {
+        f"{folder}check": pages.check,
+        f"{folder}change/{{name:str}}": pages.change,
+    }
+    routes = [Route(path, partial(pages.post, write), methods=["POST"]) for path, write in writes.items()]
     return _Guard(site, Starlette(routes=routes + [Route(path, partial(_read, handler)) for path, handler in reads.items()]))
 
 

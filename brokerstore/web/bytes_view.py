@@ -56,7 +56,7 @@ _LAYOUTS = (
 
 
 def inner_path(roots: list[str], file: str) -> str:
-    """Return the path of something in the folder `roots[0]`, or in a folder of its log; raise `InvalidMessage` for another."""
+    """Return the path of what is in the folder `roots[0]`, or in one of its log; raise `InvalidMessage` for another."""
     real = os.path.realpath(os.path.join(roots[0], file.replace("\0", "")))
     if "\0" in file or not any(real.startswith(os.path.join(os.path.realpath(root), "")) for root in roots):
         raise InvalidMessage(f"{file[:200]!r} is no file of this folder")
@@ -95,20 +95,23 @@ def hex_view(roots: list[str], file: str, offset: int) -> dict[str, Any]:
     data, size = read_bytes(roots, file, start, BEFORE + SHOWN)
     lines = [_line(start + at, data[at : at + LINE], offset) for at in range(0, len(data), LINE)]
     title, fields = next(((title, fields) for mark, title, fields in _LAYOUTS if mark in f"/{file}"), ("", ()))
-    rows = [row for one in fields if (row := _row(one, data[offset - start :], offset)) is not None]
+    behind = data[offset - start :]
+    rows = [_row(one, behind, offset) for one in fields if one.at + one.size <= len(behind)]
     return {"file": file, "offset": offset, "size_bytes": size, "start": start, "lines": lines, "layout": title, "fields": rows}
 
 
 def _line(at: int, data: bytes, marked: int) -> dict[str, Any]:
-    """Return one line: where it begins, its bytes before the offset, those from it on, and the text."""
+    """Return one line: where it begins, its bytes before the marked one, those from it on, and the text."""
     split = min(max(0, marked - at), LINE)
-    text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in data)
-    return {"at": at, "before": data[:split].hex(" "), "after": data[split:].hex(" "), "text": text}
+    return {"at": at, "before": data[:split].hex(" "), "after": data[split:].hex(" "), "text": shown_text(data)}
 
 
-def _row(field: FieldBytes, data: bytes, offset: int) -> dict[str, Any] | None:
+def shown_text(data: bytes) -> str:
+    """Return bytes as the letters of ASCII, with a dot for every other one."""
+    return "".join(chr(byte) if 32 <= byte < 127 else "." for byte in data)
+
+
+def _row(field: FieldBytes, data: bytes, offset: int) -> dict[str, Any]:
     found = data[field.at : field.at + field.size]
-    if len(found) < field.size:
-        return None
     value = str(int.from_bytes(found, "big", signed=True)) if field.size <= 8 else ""
     return {"field": field.name, "at": offset + field.at, "size": field.size, "bytes": found.hex(" "), "value": value}

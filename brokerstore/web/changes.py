@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 from commitlog.topic_names import DEAD_PREFIX
 from storageio import InvalidMessage
 
-from ..tool.backends import Outgoing
+from ..tool.backends import Outgoing, rocketmq_changes, rocketmq_offsets, rocketmq_write
 from ..tool.filters import Filters
-from ..tool.output import Answer, time_ms
+from ..tool.output import Answer, count_text, time_ms
 
 BODY_MAX = 1 << 20  # of a form
+Given = dict[str, str]
 
 
 class Change(NamedTuple):
@@ -21,68 +22,57 @@ class Change(NamedTuple):
     title: str
     about: str
     fields: dict[str, str]  # those whose label ends in "(optional)" may be empty
-    run: Callable[[Any, dict[str, str], bool], Answer]
+    run: Callable[[Any, Given, bool], Answer]
 
 
-def _requeue(folder: Any, given: dict[str, str], apply: bool) -> Answer:
-    from ..tool.backends.rocketmq_changes import requeue
-
-    return requeue(folder, given["group"], Filters(key=given["key"] or None), apply)
+def _requeue(folder: Any, given: Given, apply: bool) -> Answer:
+    return rocketmq_changes.requeue(folder, given["group"], Filters(key=given["key"] or None), apply)
 
 
-def _delete_dead(folder: Any, given: dict[str, str], apply: bool) -> Answer:
-    from ..tool.backends.rocketmq_changes import purge
-
-    return purge(folder, DEAD_PREFIX + given["group"], given["group"], apply)
+def _delete_dead(folder: Any, given: Given, apply: bool) -> Answer:
+    return rocketmq_changes.purge(folder, DEAD_PREFIX + given["group"], given["group"], apply)
 
 
-def _purge(folder: Any, given: dict[str, str], apply: bool) -> Answer:
-    from ..tool.backends.rocketmq_changes import purge
-
-    return purge(folder, given["topic"], given["group"] or None, apply)
+def _purge(folder: Any, given: Given, apply: bool) -> Answer:
+    return rocketmq_changes.purge(folder, given["topic"], given["group"] or None, apply)
 
 
-def _reset(folder: Any, given: dict[str, str], apply: bool) -> Answer:
-    from ..tool.backends.rocketmq_offsets import reset
-
-    where: str | None = given["to"]
-    moment = None
-    if where not in ("earliest", "latest") and not (where or "").isdigit():
-        try:
-            moment, where = time_ms(where or ""), None
-        except (ValueError, OverflowError) as error:
-            raise InvalidMessage(f"{where!r}: expected earliest, latest, a queue offset or an ISO 8601 time") from error
-    return reset(folder, (given["group"], given["topic"], None), where, moment, apply)
+def _reset(folder: Any, given: Given, apply: bool) -> Answer:
+    where, what = given["to"], (given["group"], given["topic"], None)
+    if where in ("earliest", "latest") or where.isdecimal():
+        return rocketmq_offsets.reset(folder, what, where, None, apply)
+    try:
+        return rocketmq_offsets.reset(folder, what, None, time_ms(where), apply)
+    except (ValueError, OverflowError) as error:
+        raise InvalidMessage(f"{where!r}: expected earliest, latest, a queue offset or an ISO 8601 time") from error
 
 
-def _put(folder: Any, given: dict[str, str], apply: bool) -> Answer:
-    from ..tool.backends.rocketmq_write import put
-
-    keys = tuple(given["keys"].split())
-    outgoing = Outgoing(given["topic"], given["body"], None, keys, given["tag"] or None, (), None)
+def _put(folder: Any, given: Given, apply: bool) -> Answer:
     if apply:
-        return put(folder, outgoing)
+        keys, tag = tuple(given["keys"].split()), given["tag"] or None
+        return rocketmq_write.put(folder, Outgoing(given["topic"], given["body"], None, keys, tag, (), None))
     folder.require_store()
-    size = len(given["body"].encode())
-    text = f"Puts one message of {size} bytes to topic {given['topic']}. Nothing was changed."
-    return Answer({"applied": False, "topic": given["topic"], "size": size, "keys": list(keys)}, [text])
+    text = (
+        f"Puts a message of {count_text(len(given['body'].encode()), 'byte')} to topic {given['topic']}. Nothing was changed."
+    )
+    return Answer({}, [text])
 
 
 CHANGES = {
     "requeue": Change("Requeue dead letters", "Puts dead letters of a group to their topics again, each once.",
                       {"group": "Group", "key": "Key (optional)"}, _requeue),
-    "delete-dead-letters": Change("Delete dead letters", "Skips every dead letter that the group did not take; none is shown again.",
+    "delete-dead-letters": Change("Delete dead letters", "Skips every dead letter that the group did not take.",
                                   {"group": "Group"}, _delete_dead),
     "reset": Change("Reset a group", "Sets the next offset that a group reads in each queue of a topic.",
                     {"group": "Group", "topic": "Topic", "to": "earliest, latest, an offset or a time"}, _reset),
     "purge": Change("Purge a topic", "Skips the messages that a group, or each group, did not acknowledge.",
                     {"topic": "Topic", "group": "Group (optional)"}, _purge),
     "put": Change("Put a message", "Puts one message, which is on the disk when the page answers.",
-                  {"topic": "Topic", "body": "Body (optional)", "keys": "Keys, with spaces (optional)", "tag": "Tag (optional)"}, _put),
+                  {"topic": "Topic", "body": "Body (optional)", "keys": "Keys (optional)", "tag": "Tag (optional)"}, _put),
 }  # fmt: skip
 
 
-def values(change: Change, form: dict[str, str]) -> dict[str, str]:
+def values(change: Change, form: Given) -> Given:
     """Return the fields of a form; raise `InvalidMessage` for one that is missing."""
     found = {name: form.get(name, "").replace("\r\n", "\n") for name in change.fields}
     missing = [name for name, label in change.fields.items() if not found[name] and not label.endswith("(optional)")]

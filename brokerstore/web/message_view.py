@@ -11,7 +11,7 @@ from storageio import REAL_DISK, StoreError
 from ..tool.backends import MessageLookup, is_rabbitmq
 from ..tool.escapes import printable
 from ..tool.hints import NoSuchMessage
-from .bytes_view import LINE
+from .bytes_view import LINE, shown_text
 from .views import Model, Request, View
 
 TEXT_MAX, HEX_MAX, FOLDED_MAX = 64 << 10, 2048, 256 << 10  # bytes of a body that are shown
@@ -34,8 +34,8 @@ def message(request: Request, notices: list[str]) -> View:
         "bytes": request.link("bytes", **_place(folder, found)),
     }  # fmt: skip
     model = Model(fields=fields, headers=_flat(headers), size=len(body), how=how, **links)
-    model |= Model(node=folded(body), text=_text(body), hex=_hex(body[:HEX_MAX]), hex_max=HEX_MAX, text_max=TEXT_MAX)
-    model |= Model(places=[], taken=None)
+    model |= Model(node=folded(body), text=_text(body), hex=_hex(body[:HEX_MAX]), hex_max=HEX_MAX, text_max=TEXT_MAX,
+                   places=[], taken=None)  # fmt: skip
     if not is_rabbitmq(folder) and folder.facts.has("consumequeue"):
         try:
             model["places"] = _places(folder, found)
@@ -53,17 +53,11 @@ def body(request: Request) -> bytes:
 
 def _find(request: Request, folder: Any) -> Any:
     at, offset = request.number_of("at"), request.number_of("offset")
-    lookup = MessageLookup(at=at) if at is not None else MessageLookup(queue=request.text("queue"), offset=offset or 0)
-    if at is None and (topic := request.text("topic")) is not None:
-        lookup = lookup._replace(topic=topic)
-    found = next(folder.get(lookup), None)
-    if found is None or (at is None and offset is not None and _number(found) != offset):
+    queue = MessageLookup(topic=request.text("topic"), queue=request.text("queue"), offset=offset or 0)
+    found = next(folder.get(queue if at is None else MessageLookup(at=at)), None)
+    if found is None or (at is None and is_rabbitmq(folder) and found.seq_id != offset):
         raise NoSuchMessage(f"{folder.target.path}: no message has this number", "go back to the page of messages")
     return found
-
-
-def _number(found: Any) -> int:
-    return found.seq_id if hasattr(found, "seq_id") else found.queue_offset
 
 
 def _place(folder: Any, found: Any) -> Model:
@@ -118,8 +112,7 @@ def _hex(data: bytes) -> str:
     lines = []
     for at in range(0, len(data), LINE):
         part = data[at : at + LINE]
-        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
-        lines.append(f"{at:08x}  {part.hex(' '):<{3 * LINE}} {text}")
+        lines.append(f"{at:08x}  {part.hex(' '):<{3 * LINE}} {shown_text(part)}")
     return "\n".join(lines)
 
 
@@ -143,20 +136,18 @@ def folded(data: bytes) -> Model | None:
 class _Folding:
     """Makes a bounded number of nodes."""
 
-    def __init__(self) -> None:
-        self._left = NODES_MAX
+    left = NODES_MAX
 
     def node(self, name: str, value: Any, depth: int) -> Model:
-        self._left -= 1
+        self.left -= 1
         if not isinstance(value, (dict, list)):
             text = value if isinstance(value, _Number) else json.dumps(value, ensure_ascii=False)
             return {"label": f"{name}{printable(text)}", "children": []}
         pairs = value.items() if isinstance(value, dict) else ((str(at), one) for at, one in enumerate(value))
         children = []
         for key, one in pairs if depth < DEPTH_MAX else ():
-            if self._left <= 0:
-                break
-            children.append(self.node(f"{key}: ", one, depth + 1))
+            if self.left > 0:
+                children.append(self.node(f"{key}: ", one, depth + 1))
         more = "" if len(children) == len(value) else f", {len(value) - len(children)} not shown"
         what = f"{{{len(value)} keys{more}}}" if isinstance(value, dict) else f"[{len(value)} items{more}]"
         return {"label": f"{name}{what}", "children": children}
@@ -173,9 +164,8 @@ def _places(folder: Any, found: Any) -> list[list[Any]]:
         if queue is not None and found.queue_offset < queue.max_offset:
             at = found.queue_offset * UNIT_SIZE
             rows.append(["unit of the queue", f"{_within(folder, queue.folder)}/{at // size * size:020d}", at % size])
-    shape = folder.facts.index_shape((0,)) if folder.facts.has("index") else None
-    paths = index_paths(REAL_DISK, folder.facts.paths.index)[0] if shape is not None else []
-    for path in reversed(paths):
+    shape: Any = folder.facts.index_shape((0,)) if folder.facts.has("index") else None
+    for path in () if shape is None else reversed(index_paths(REAL_DISK, folder.facts.paths.index)[0]):
         file = IndexFile(REAL_DISK, path, shape.slots, shape.items, writable=False)
         header = file.header
         if header.begin_physical_offset <= found.physical_offset <= header.end_physical_offset and len(rows) <= INDEX_FILES_MAX:

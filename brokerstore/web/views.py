@@ -17,13 +17,13 @@ from storageio import InvalidMessage, StoreError, UnknownStore
 from ..tool.backends import MessageLookup, MessagePage, PagePlace, is_rabbitmq
 from ..tool.backends.opening import open_backend
 from ..tool.commands.ls import list_queues
+from ..tool.escapes import quote
 from ..tool.options import I64_MAX
 from ..tool.output import Answer, count_text, time_ms
 from .bytes_view import hex_view, place_of
 from .checks import VERBS, Checks
 
 if TYPE_CHECKING:
-    from ..tool.backends.rabbitmq_folder import RabbitmqFolder
     from ..tool.backends.rocketmq_folder import RocketmqFolder
     from ..tool.target import Target
 
@@ -31,7 +31,20 @@ ROWS, QUEUES_SHOWN, FIRST_SHOWN = 50, 200, 15
 COLUMNS, COUNTED_QUEUES = 48, 8  # of the chart over time, and the queues that it counts
 SEARCH_S = 0.12  # of one page of a search without an index
 FINDINGS_SHOWN = 100
+COUNTED_LOG = 8 << 20  # bytes of a log without queues in which a page counts the messages of each
 Model = dict[str, Any]
+VERDICTS = {
+    "lacking": ("The queues lack messages of the log: a writer was killed.", "A broker adds them when it starts.",
+                "Next: brokerstore rebuild adds them, or opening the store for writing."),
+    "killed": ("The last writer did not stop cleanly; nothing wrong is seen so far.",
+               "A broker checks the end of the log when it starts, and cuts off what was not written to its end.",
+               "Next: Findings checks every record."),
+    "running": ("The server runs, or did not stop cleanly; nothing wrong is seen so far.",
+                "A server rebuilds its tables when it starts, and delivers messages again.", "Next: Findings checks every record."),
+    "intact": ("Every record is intact.", "A broker starts on this folder as it is."),
+    "fine": ("Nothing wrong at first sight.", "Next: Findings checks every record."),
+}  # fmt: skip
+QUEUE_HEADERS = ["Topic", "Queue", "Min offset", "Max offset", "Messages"]
 
 
 class View(NamedTuple):
@@ -82,49 +95,52 @@ def verdict(request: Request, info: Model, notices: list[str]) -> tuple[list[str
     checked = verify.facts if verify is not None and not verify.is_running else None
     problems = checked["problems"] if checked is not None else info["problems"]
     about = meanings(info["kind"])
-    lines, is_bad = [], bool(problems) or bool(checked is not None and not checked["ok"])
+    is_bad = bool(problems) or any("incomplete" in line for line in notices)
     if problems:
-        lines.append(f"{count_text(len(problems), 'problem')} found{'' if checked else ' at first sight'}.")
-        for kind in list(dict.fromkeys(one["kind"] for one in problems))[:5]:
-            lines += [f"{kind.replace('_', ' ')}: {one.broker} {one.effect}." for one in about(kind)]
-        lines.append("Next: Findings shows each problem and the repair plan.")
-    elif any("incomplete" in line for line in notices):
-        is_bad = True
-        lines += ["The queues lack messages of the log: a writer was killed.",
-                  "A broker adds them at its next start. Next: brokerstore rebuild, or open the store for writing."]  # fmt: skip
-    elif info.get("abort_file") and not info.get("in_use"):
-        lines += ["The last writer did not stop cleanly; nothing wrong is seen so far.",
-                  "A broker checks the end of the log when it starts, and cuts off what was not written to its end."]  # fmt: skip
-    elif info.get("clean_stop") is False:
-        lines += ["The server runs, or did not stop cleanly; nothing wrong is seen so far.",
-                  "A server rebuilds its tables when it starts, and delivers messages again."]  # fmt: skip
-    else:
-        lines.append("Every record is intact." if checked else "Nothing wrong at first sight.")
-        lines.append("A broker starts on this folder as it is." if checked else "Next: Findings checks every record.")
-    return lines, is_bad
+        kinds = list(dict.fromkeys(one["kind"] for one in problems))[:5]
+        effects = [f"{kind.replace('_', ' ')}: {one.broker} {one.effect}." for kind in kinds for one in about(kind)]
+        first = f"{count_text(len(problems), 'problem')} found{'' if checked else ' at first sight'}."
+        return [first, *effects, "Next: Findings shows each problem and the repair plan."], True
+    state = (
+        "lacking" if is_bad else "killed" if info.get("abort_file") and not info.get("in_use")
+        else "running" if info.get("clean_stop") is False else "intact" if checked else "fine"
+    )  # fmt: skip
+    return list(VERDICTS[state]), is_bad
 
 
 def overview(request: Request, notices: list[str]) -> View:
     """Show the verdict, what the folder holds, its queues and groups, times, and rates of a store in use."""
     folder = request.open()
-    info, model = _info(folder), Model()
-    queues = _try(notices, lambda: list_queues(folder))
-    rows = sorted(queues.facts["queues"], key=lambda row: -(row["messages"] or 0)) if queues else []
+    info = _info(folder)
+    listed = _try(notices, lambda: _list(folder, notices)) or Answer({"queues": []}, [])
+    rows = sorted(listed.facts["queues"], key=lambda row: -(row["messages"] or 0))
+    shown, fields = _queue_rows(rows[:FIRST_SHOWN]), dict[str, object](info.text[0])  # type: ignore[call-overload]
+    model = Model(
+        fields=[(name.replace("_", " "), value) for name, value in fields.items()], queues=shown, queue_count=len(rows),
+        messages=sum(row["messages"] or 0 for row in rows), tables=listed.text[1:], rows_link=_queue_link(request),
+        dead=[row for row in _queue_rows(rows) if row[0].startswith(DEAD_PREFIX)][:FIRST_SHOWN],
+        groups=None, rates=None, pictures=[], queue_headers=QUEUE_HEADERS,
+    )  # fmt: skip
     model["verdict"], model["is_bad"] = verdict(request, info.facts, notices)
-    model |= {"fields": _shown_fields(info), "queues": _queue_rows(rows[:FIRST_SHOWN]), "queue_count": len(rows),
-              "messages": sum(row["messages"] or 0 for row in rows), "tables": queues.text[1:] if queues else []}  # fmt: skip
-    model["dead"] = [row for row in _queue_rows(rows) if row[0].startswith(DEAD_PREFIX)][:FIRST_SHOWN]
-    model["rows_link"] = _queue_link(request)
-    model["groups"], model["rates"], model["pictures"] = None, None, []
     if not is_rabbitmq(folder) and folder.target.kind is FolderKind.ROCKETMQ:
         model["groups"] = _try(notices, lambda: _lags(folder))
         model["pictures"] = _try(notices, lambda: list(_over_time(folder, rows[:COUNTED_QUEUES]))) or []
         if folder.is_in_use:
             model["rates"] = _try(notices, lambda: _rates(request, folder))
-    shown = [(f"{row[0]}/{row[1]}" if len(row) > 2 else row[0], row[-1]) for row in model["queues"] if row[-1]]
-    if shown:
-        model["pictures"] += [Model(title="Messages of the deepest queues", caption="", svg=bars("Deepest queues", shown))]
+    depths = [
+        ("/".join(map(str, row[:2])) if len(row) > 3 else row[0], row[-1]) for row in shown if row[-1] not in (0, "unknown")
+    ]
+    if depths:
+        model["pictures"] += [Model(title="Messages of the deepest queues", caption="", svg=bars("Deepest queues", depths))]
     return View("overview.html", "Overview", model, info.facts)
+
+
+def _list(folder: Any, notices: list[str]) -> Answer:
+    """List the queues, unless they would have to be counted in a large log without queues."""
+    if not is_rabbitmq(folder) and not folder.facts.has("consumequeue") and folder.log_size() > COUNTED_LOG:
+        notices.append(f"the folder has a log without queues; run: brokerstore ls {quote(folder.target.path)}  (counts them)")
+        return Answer({"queues": [], "topics": []}, [])
+    return list_queues(folder)
 
 
 def _info(folder: Any) -> Answer:
@@ -135,12 +151,6 @@ def _info(folder: Any) -> Answer:
     from ..tool.backends.rocketmq_info import info as of_rocketmq
 
     return of_rocketmq(folder)
-
-
-def _shown_fields(info: Answer) -> list[tuple[str, object]]:
-    fields = info.text[0]
-    assert isinstance(fields, dict)
-    return [(name.replace("_", " "), value) for name, value in fields.items()]
 
 
 def _try(notices: list[str], read: Any) -> Any:
@@ -156,9 +166,8 @@ def _queue_rows(rows: list[Model]) -> list[list[Any]]:
     """Return topic, id and offsets of RocketMQ's queues, or name and type of RabbitMQ's, with the depth last."""
     if rows and "topic" in rows[0]:
         return [[row["topic"], row["queue_id"], row["min_offset"], row["max_offset"], row["messages"]] for row in rows]
-    return [
-        [row["queue"], row.get("type", "classic"), "unknown" if row["messages"] is None else row["messages"]] for row in rows
-    ]
+    depths = ["unknown" if row["messages"] is None else row["messages"] for row in rows]
+    return [[row["queue"], row.get("type", "classic"), depth] for row, depth in zip(rows, depths, strict=True)]
 
 
 def _queue_link(request: Request) -> Any:
@@ -184,12 +193,10 @@ def _over_time(folder: RocketmqFolder, rows: list[Model]) -> Iterator[Model]:
     """Count messages by time of the deepest queues, by binary search: no message is counted one by one."""
     info = folder.files()
     first, last = info.first(), info.end().last
-    if first is None or last is None or not rows:
+    if first is None or last is None or not rows or last.store_timestamp_ms < first.store_timestamp_ms:
         return
     start, stop = first.store_timestamp_ms, last.store_timestamp_ms
     bucket_ms = max(1, -(-(stop - start + 1) // COLUMNS))
-    if stop < start:
-        return
     counts = [0] * COLUMNS
     with folder.open_store() as store:
         for row in rows:
@@ -200,11 +207,10 @@ def _over_time(folder: RocketmqFolder, rows: list[Model]) -> Iterator[Model]:
                 at = min(max(at, before), row["max_offset"])
                 counts[number] += at - before
                 before = at
-    title = "Messages over time"
     found = [(start + number * bucket_ms, count) for number, count in enumerate(counts) if count]
     if found:
         caption = f"By store time (UTC), of {'the queue' if len(rows) == 1 else f'the {len(rows)} deepest queues'}."
-        yield Model(title=title, caption=caption, svg=columns(title, found, bucket_ms))
+        yield Model(title="Messages over time", caption=caption, svg=columns("Messages over time", found, bucket_ms))
 
 
 def _rates(request: Request, folder: RocketmqFolder) -> Answer:
@@ -218,20 +224,14 @@ def _rates(request: Request, folder: RocketmqFolder) -> Answer:
     return answer
 
 
-def queues(request: Request, _notices: list[str]) -> View:
+def queues(request: Request, notices: list[str]) -> View:
     """List the queues whose name has the text `q`, a page of them at a time."""
-    folder = request.open()
-    answer = list_queues(folder)
+    answer = _list(request.open(), notices)
     rows, skip, part = answer.facts["queues"], request.number_of("skip") or 0, request.text("q") or ""
     found = [row for row in rows if part in row.get("topic", row.get("queue", ""))]
     more = request.link("queues", q=part or None, skip=skip + QUEUES_SHOWN) if len(found) > skip + QUEUES_SHOWN else None
-    headers = (
-        ["Topic", "Queue", "Min offset", "Max offset", "Messages"]
-        if rows and "topic" in rows[0]
-        else ["Queue", "Type", "Messages"]
-    )
     model = Model(
-        headers=headers, rows=_queue_rows(found[skip : skip + QUEUES_SHOWN]), rows_link=_queue_link(request), more=more,
+        queue_headers=QUEUE_HEADERS, rows=_queue_rows(found[skip : skip + QUEUES_SHOWN]), rows_link=_queue_link(request), more=more,
         count=len(found), part=part, tables=answer.text[1:], skip=skip,
     )  # fmt: skip
     return View("queues.html", "Queues", model, answer.facts)
@@ -239,22 +239,14 @@ def queues(request: Request, _notices: list[str]) -> View:
 
 def groups(request: Request, _notices: list[str]) -> View:
     """Show offset and lag of every group and queue."""
-    folder = _rocketmq(request)
+    folder = request.open()
+    if request.target.kind is FolderKind.RABBITMQ:
+        raise UnknownStore(f"{folder.target.path}: {folder.title} has no consumer groups: queues hold what is not acknowledged")
+    folder.require_store()
     from ..tool.backends.rocketmq_offsets import show
 
     answer = show(folder, request.text("group"), request.text("topic"))
     return View("answer.html", "Consumer groups", Model(answer=answer.text), answer.facts)
-
-
-def _rocketmq(request: Request) -> RocketmqFolder:
-    folder = request.open()
-    if is_rabbitmq(folder):
-        raise UnknownStore(
-            f"{folder.target.path}: {folder.title} has no consumer groups: its queues hold what is not acknowledged"
-        )
-    found: RocketmqFolder = folder
-    found.require_store()
-    return found
 
 
 def messages(request: Request, notices: list[str]) -> View:
@@ -293,7 +285,7 @@ def messages(request: Request, notices: list[str]) -> View:
 
 def _with_key(request: Request, folder: Any, place: PagePlace, key: str) -> tuple[list[Any], str | None]:
     """Return messages by key: with the index, or in a RabbitMQ queue by a search that the next page continues."""
-    if not is_rabbitmq(folder):
+    if request.target.kind is not FolderKind.RABBITMQ:
         if place.topic is None:
             raise InvalidMessage("a key needs its topic, because the index has both")
         return list(folder.query(place.topic, key, (None, None), ROWS)), None
@@ -310,23 +302,19 @@ def _with_key(request: Request, folder: Any, place: PagePlace, key: str) -> tupl
 
 
 def _place_of_time(folder: Any, place: PagePlace, text: str) -> PagePlace:
-    """Return the place of the first message stored at or after a time; of a log, by the queues with the most messages."""
+    """Return the place of the first message stored at or after a time."""
     try:
         moment = min(time_ms(text), I64_MAX)
     except (ValueError, OverflowError) as error:
         raise InvalidMessage(f"{text[:40]!r} is neither milliseconds nor an ISO 8601 time") from error
     if is_rabbitmq(folder):
         raise InvalidMessage("RabbitMQ stores no time with a message")
+    from ..tool.backends.rocketmq_page import offset_by_time
     from ..tool.filters import queue_number
 
+    if place.topic is None:
+        return place._replace(start=offset_by_time(folder, moment))
     with folder.open_store() as store:
-        if place.topic is None:
-            queues = sorted(((topic, one) for topic in store.topics() for one in store.queue_ids(topic)),
-                            key=lambda one: -store.max_offset(*one))[:COUNTED_QUEUES]  # fmt: skip
-            pages = [store.get(*one, store.offset_by_time(*one, moment), 1) for one in queues]
-            found = [page.messages[0] for page in pages if page.messages]
-            places = [one.physical_offset for one in found if one.store_timestamp_ms >= moment]
-            return place._replace(start=min(places, default=folder.files().end().offset))
         return place._replace(start=store.offset_by_time(place.topic, queue_number(place.queue or "0") or 0, moment))
 
 

@@ -92,7 +92,7 @@ class RabbitmqBackend(RabbitmqFolder):
         with self.open_folder() as folder:
             if lookup.offset is None:
                 msg_id = str(lookup.message_id).lower()
-                found = (message for message in self.messages(folder) if message.msg_id.hex() == msg_id)
+                found: Iterator[RabbitMessage] = (one for one in self.messages(folder) if one.msg_id.hex() == msg_id)
             else:
                 offset = lookup.offset
                 found = self.messages(folder, lookup.queue, offset)

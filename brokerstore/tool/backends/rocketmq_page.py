@@ -67,6 +67,24 @@ def log_page(folder: RocketmqFolder, place: PagePlace) -> MessagePage:
     return MessagePage(found, first if first > low else None, files.next_record(last.physical_offset + last.size))
 
 
+def offset_by_time(folder: RocketmqFolder, moment_ms: int) -> int:
+    """Return the physical offset of the first record of the log stored at or after a time, or where the log ends.
+
+    The search is binary: store times go up in a log, unless a clock was set back.
+    """
+    files = folder.files()
+    low, high = files.files[0].start_offset if files.files else 0, files.end().offset
+    while low < high:
+        middle = (low + high) // 2
+        at = files.next_record(middle)
+        message = None if at is None or at >= high else files.message_at(at)
+        if not isinstance(message, StoredMessage) or message.store_timestamp_ms >= moment_ms:
+            high = middle
+        else:
+            low = message.physical_offset + message.size
+    return low
+
+
 def _from(folder: RocketmqFolder, files: LogFiles, start: int, stop: int | None, max_count: int | None) -> list[StoredMessage]:
     """Return good records from the one at `start` on, to before `stop`; damage between them is skipped."""
     found: list[StoredMessage] = []
