@@ -76,9 +76,7 @@ def environment() -> Any:
     made.filters |= {
         "size": size_text, "time": time_text, "plain": str,
         "within": lambda file, folder: str(file).removeprefix(folder.rstrip("/") + "/"),
-        "breakable": lambda value: Markup(" ").join(
-            Markup("<wbr>").join(_pieces(word)) for word in printable(str(value)).split(" ")
-        ),
+        "breakable": lambda value: Markup(" ").join(map(Markup("<wbr>").join, map(_pieces, printable(str(value)).split(" ")))),
         "cells": lambda row: list(row.values()),
         "exact": lambda text: Markup("".join(map(_exact, str(escape(text))))),
         "lines": lambda text: Markup(escape(printable_lines(text))),
@@ -105,20 +103,13 @@ def _tables(facts: Facts, uses: list[str]) -> list[tuple[str, str, list[str], li
              one["max_offset"], one["lag"]] for one in facts.lags]  # fmt: skip
     pop = [[*(one[name] for name in ("group", "topic", "ready", "unacknowledged")),
             time_text(one["next_revive_ms"]) if one["next_revive_ms"] else ""] for one in facts.pop]  # fmt: skip
-    timers = [
-        [one["topic"], one["timers"], *(time_text(one[f"{which}_due_ms"]) for which in ("next", "last"))]
-        for one in facts.timers
-    ]
+    dues = ("next_due_ms", "last_due_ms")
+    timers = [[one["topic"], one["timers"], *(time_text(one[due]) for due in dues)] for one in facts.timers]
     queues = [[one["queue"], one["messages"], size_text(one["bytes"])] for one in facts.queues]
     files = [[one.name, *(size_text(getattr(one, use)) for use in ("size_bytes", *uses))] for one in facts.files]
     return [
         ("groups", "Next offset and lag of each consumer group", ["Group", "Queue", "Next", "End", "Lag"], lags),
-        (
-            "pop",
-            "POP consumers: messages before each group",
-            ["Group", "Topic", "Ready", "Unacknowledged", "Next revived"],
-            pop,
-        ),
+        ("pop", "POP consumers: messages before groups", ["Group", "Topic", "Ready", "Unacknowledged", "Next revived"], pop),
         ("timers", "Pending timers of each topic", ["Topic", "Timers", "Next due (UTC)", "Last due (UTC)"], timers),
         ("queues", "Messages and size of each queue, largest first", ["Queue", "Messages", "Size"], queues),
         ("files", "Use of each file", ["File", "Size", *(use.capitalize() for use in uses)], files),

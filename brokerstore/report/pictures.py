@@ -1,12 +1,13 @@
-"""Charts as SVG elements; their colours come from the style sheet of the page, so that one chart serves light and dark schemes."""
+"""Charts as SVG elements; their colours come from the page, so that one chart serves light and dark schemes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from html import escape
 from typing import NamedTuple
 
 from ..tool.escapes import printable
-from ..tool.output import size_text, time_text
+from ..tool.output import size_text, table_time
 from .facts import Facts, FileMap
 
 PARTS = ("live", "expired", "garbage", "blank", "damaged")  # classes of the style sheet
@@ -15,7 +16,6 @@ NAMES, COLUMN_HEIGHT = 176, 150  # the width of names beside bars; the height of
 FILES_SHOWN, ROWS_SHOWN, NAME_SHOWN = 40, 15, 24
 UNITS = {1: "B", 1 << 10: "KiB", 1 << 20: "MiB", 1 << 30: "GiB"}
 DURATIONS = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1000, "second"))
-_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;"})
 
 
 class Picture(NamedTuple):
@@ -77,15 +77,11 @@ def grouped(files: Sequence[FileMap]) -> list[FileMap]:
 
 def _svg(title: str, height: float, parts: Sequence[str]) -> str:
     """Return one chart, as wide as the page allows, with a name for screen readers."""
-    return f'<svg role="img" aria-label="{_text(title)}" viewBox="0 0 {WIDTH} {height:.0f}">{"".join(parts)}</svg>'
-
-
-def _text(text: str) -> str:
-    return printable(text).translate(_ESCAPES)
+    return f'<svg role="img" aria-label="{escape(printable(title))}" viewBox="0 0 {WIDTH} {height:.0f}">{"".join(parts)}</svg>'
 
 
 def _label(x: float, y: float, text: str, anchor: str = "start") -> str:
-    return f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}">{_text(text)}</text>'
+    return f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}">{escape(printable(text))}</text>'
 
 
 def _rect(x: float, y: float, width: float, height: float, part: str) -> str:
@@ -126,8 +122,8 @@ def _stacked(title: str, files: Sequence[FileMap]) -> str:
         parts.append(_label(NAMES + file.size_bytes * scale + 6, y + 16, size_text(file.size_bytes)))
     used = [name for name in PARTS if any(getattr(file, name) for file in files)]
     y = len(files) * ROW + 8
-    for place, name in enumerate([*used, "unused"]):
-        x, below = 8 + place % 4 * 118, y + place // 4 * ROW
+    for number, name in enumerate([*used, "unused"]):
+        x, below = 8 + number % 4 * 118, y + number // 4 * ROW
         parts += [_rect(x, below + 2, 14, 14, name), _label(x + 20, below + 14, name)]
     return _svg(title, y + (len(used) // 4 + 1) * ROW + 4, parts)
 
@@ -135,16 +131,12 @@ def _stacked(title: str, files: Sequence[FileMap]) -> str:
 def columns(title: str, rows: Sequence[tuple[int, int]], bucket_ms: int, *, is_bytes: bool = False) -> str:
     """Return columns over time, from the first bucket to the last; a row has the bucket's start in ms, and an amount."""
     first, most = rows[0][0], max(1, *(amount for _, amount in rows))
-    slots = max(1, (rows[-1][0] - first) // max(1, bucket_ms) + 1)
-    width = WIDTH / slots
+    width = WIDTH / ((rows[-1][0] - first) // bucket_ms + 1)
     parts = [_rect(0, 20 + COLUMN_HEIGHT, WIDTH, 1, "axis"), _label(0, 14, f"most: {_amount(most, is_bytes=is_bytes)}")]
     for start_ms, amount in rows:
         height = COLUMN_HEIGHT * amount / most
-        x = (start_ms - first) // max(1, bucket_ms) * width
+        x = (start_ms - first) // bucket_ms * width
         parts.append(_rect(x, 20 + COLUMN_HEIGHT - height, max(0.8, width * 0.9), height, "live"))
     y = 40 + COLUMN_HEIGHT
-    return _svg(title, y + 6, [*parts, _label(0, y, _moment(first)), _label(WIDTH, y, _moment(rows[-1][0]), "end")])
-
-
-def _moment(timestamp_ms: int) -> str:
-    return time_text(timestamp_ms).partition(".")[0].replace("T", " ")
+    begin, end = (table_time(moment).replace("T", " ") for moment in (first, rows[-1][0]))
+    return _svg(title, y + 6, [*parts, _label(0, y, begin), _label(WIDTH, y, end, "end")])

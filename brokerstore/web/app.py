@@ -24,7 +24,7 @@ from ..tool.output import json_line
 from ..tool.target import find_target
 from . import message_view, views
 from .changes import BODY_MAX, CHANGES, values
-from .checks import Checks
+from .checks import VERBS, Check
 from .views import Request, View
 
 with needs_extra("web"):
@@ -33,6 +33,8 @@ with needs_extra("web"):
     from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
     from starlette.routing import Route
 
+Form = dict[str, str] | None
+Handler = Callable[[WebRequest, Form], Response]
 VIEWS: dict[str, Callable[[Request, list[str]], View]] = {
     "overview": views.overview, "queues": views.queues, "groups": views.groups, "messages": views.messages,
     "message": message_view.message, "findings": views.findings, "bytes": views.file_bytes,
@@ -57,7 +59,7 @@ class Site:
         """Take each folder with the options that `find_target` knows; `log` writes a line about each change."""
         self.folders, self.log, self.allow_changes = folders, log, allow_changes
         self.token, self.form_token = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
-        self.checks, self._before = Checks(), dict[int, Any]()
+        self.checks, self._before = dict[int, dict[str, Check]](), dict[int, Any]()
         for path, options in folders:
             find_target(path, options)  # raises for a folder that is none of ours
 
@@ -65,12 +67,21 @@ class Site:
         """Return a request about a folder, which is identified anew: files come and go."""
         if number >= len(self.folders):
             raise NoSuchMessage(f"there is no folder {number}", "open the first page")
-        return Request(number, find_target(*self.folders[number]), given, self.checks, self._before)
+        return Request(number, find_target(*self.folders[number]), given, self.checks.get(number, {}), self._before)
 
-    def words(self, number: int) -> list[str]:
-        """Return a folder as words of a command line."""
-        path, options = self.folders[number]
-        return [*(f"--{name}={value}" for name, value in options.items() if value), "--", path]
+    def check(self, number: int) -> None:
+        """Start `verify` and `recover` of a folder, which only read, unless they run."""
+        if not any(check.is_running for check in self.checks.get(number, {}).values()):
+            self.forget(number)
+            path, options = self.folders[number]
+            words = [*(f"--{name}={value}" for name, value in options.items() if value), "--", path]
+            self.checks[number] = {verb: Check(verb, words) for verb in VERBS}
+
+    def forget(self, number: int | None = None) -> None:
+        """End the checks of a folder, which a change makes outdated, or of all folders."""
+        for one in list(self.checks) if number is None else [number]:
+            for check in self.checks.pop(one, {}).values():
+                check.stop()
 
     def is_known(self, given: str | None) -> bool:
         """Return whether a token is that of this run."""
@@ -80,19 +91,14 @@ class Site:
 def make_app(site: Site) -> Any:
     """Return the ASGI application."""
     pages, folder = _Pages(site), "/{number:int}/"
+    change = f"{folder}change/{{name:str}}"
     reads = {"/": pages.index, "/style.css": pages.style, folder: pages.view, f"{folder}body": pages.body,
-             f"{folder}download": pages.download, f"{folder}change/{{name:str}}": pages.form, f"{folder}{{page:str}}": pages.view}  # fmt: skip
-    writes: dict[str, Callable[[WebRequest, dict[str, str]], Response]] = {
-        f"{folder}check": pages.check,
-        f"{folder}change/{{name:str}}": pages.change,
-    }
-    routes = [Route(path, partial(pages.post, write), methods=["POST"]) for path, write in writes.items()]
-    return _Guard(site, Starlette(routes=routes + [Route(path, partial(_read, handler)) for path, handler in reads.items()]))
-
-
-async def _read(handler: Callable[[WebRequest], Response], request: WebRequest) -> Response:
-    """Run a handler in this thread: Starlette would run a function in another one."""
-    return handler(request)
+             f"{folder}download": pages.download, change: pages.change, f"{folder}{{page:str}}": pages.view}  # fmt: skip
+    writes = {f"{folder}check": pages.check, change: pages.change}
+    routes = [Route(path, partial(pages.post, handler), methods=["POST"]) for path, handler in writes.items()]
+    return _Guard(
+        site, Starlette(routes=routes + [Route(path, partial(pages.get, handler)) for path, handler in reads.items()])
+    )
 
 
 class _Guard:
@@ -131,100 +137,18 @@ class _Guard:
 
 
 class _Pages:
-    """The handlers."""
+    """The handlers of all addresses; coroutines, because Starlette would run a function in another thread."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
+        self._talk = io.StringIO()  # what the tool prints on stderr while it makes a page
 
-    def style(self, _request: WebRequest) -> Response:
-        """Return the style sheet, which is the one of `report`."""
-        text = resources.files("brokerstore.report").joinpath("templates", "style.css").read_text(encoding="utf-8")
-        return Response(text, media_type="text/css")
+    async def get(self, handler: Handler, request: WebRequest) -> Response:
+        """Answer a request that changes nothing."""
+        return self._answer(handler, request, None)
 
-    def index(self, _request: WebRequest) -> Response:
-        """List the folders, or show the only one."""
-        is_only = len(self._site.folders) == 1
-        return RedirectResponse("/0/", 303) if is_only else self._page("index.html", "Folders", None, {"kind": ""}, [])
-
-    def _page(
-        self, template: str, title: str, number: int | None, model: dict[str, Any], notices: list[str], status: int = 200
-    ) -> Response:
-        """Fill a template."""
-        site, path = self._site, "" if number is None else self._site.folders[number][0]
-        text = environment().get_template(template).render(
-            title=title, number=number, folders=[path for path, _ in site.folders], notices=list(notices), folder=path,
-            shell_folder=quote(path), changes=CHANGES, allow_changes=site.allow_changes, form_token=site.form_token,
-            meanings=meanings(model["kind"]), is_store=model["kind"] != "rabbitmq", **model,
-        )  # fmt: skip
-        return Response(text, status, media_type="text/html")
-
-    def _request(self, request: WebRequest) -> Request:
-        return self._site.request(request.path_params["number"], dict(request.query_params))
-
-    def view(self, request: WebRequest) -> Response:
-        """Answer with a view: as HTML, as JSON, or as JSON Lines."""
-        name, _, form = str(request.path_params.get("page", "overview")).partition(".")
-        if name not in VIEWS or form not in ("", "json", "jsonl"):
-            return PlainTextResponse("There is no such page.\n", 404)
-
-        def answer(notices: list[str]) -> Response:
-            asked = self._request(request)
-            shown = VIEWS[name](asked, notices)
-            if form:
-                lines = shown.facts if shown.is_lines else [shown.facts]
-                return Response(
-                    "".join(map(json_line, lines)), media_type="application/x-ndjson" if shown.is_lines else "application/json"
-                )
-            page = self._page(
-                shown.template, shown.title, asked.number, shown.model | {"kind": asked.target.kind.value}, notices
-            )
-            if shown.model.get("is_running") or asked.given.get("live") == "1":
-                page.headers["refresh"] = str(REFRESH_S)
-            return page
-
-        return self._answer(request, answer, as_json=bool(form))
-
-    def _answer(self, request: WebRequest, make: Callable[[list[str]], Response], *, as_json: bool = False) -> Response:
-        """Return what a function makes, or the error with its next step; what the tool prints on stderr becomes notices."""
-        notices = _Notices()
-        try:
-            with contextlib.redirect_stderr(notices.talk):
-                return make(notices)
-        except (StoreError, click.ClickException, OSError, MemoryError) as error:
-            is_wrong = isinstance(error, (click.ClickException, InvalidMessage))
-            status = 404 if isinstance(error, NoSuchMessage) else 400 if is_wrong else 409
-            text = error.message if isinstance(error, click.ClickException) else f"{type(error).__name__}: {error}"
-            if as_json:
-                return Response(json_line({"error": text}), status, media_type="application/json")
-            number = request.path_params["number"] if request.path_params["number"] < len(self._site.folders) else None
-            path = None if number is None else self._site.folders[number][0]
-            model = {
-                "error": text,
-                "step": after_error(error, "web", path) if isinstance(error, StoreError) else "",
-                "kind": "",
-            }
-            # a page that tells what is wrong with a folder is a good page
-            good = status == 409 and not isinstance(error, DiskError)
-            return self._page("error.html", "Error", number, model, notices, 200 if good else status)
-
-    def body(self, request: WebRequest) -> Response:
-        """Download the body of one message."""
-        return self._answer(request, lambda _notices: _download(iter([message_view.body(self._request(request))]), "body.bin"))
-
-    def download(self, request: WebRequest) -> Response:
-        """Download a selection as JSON Lines or Parquet, in bounded memory."""
-
-        def answer(_notices: list[str]) -> Response:
-            asked = self._request(request)
-            form = "parquet" if asked.text("form") == "parquet" else "jsonl"
-            filters = Filters(topic=asked.text("topic"), queue=asked.text("queue"), key=asked.text("key"))
-            items = asked.open().export(form, filters, asked.number_of("limit")).items(0, 0)
-            return _download((bytes(item[0]) for item in items) if form == "jsonl" else _parquet(items), f"messages.{form}")
-
-        return self._answer(request, answer)
-
-    async def post(self, handler: Callable[[WebRequest, dict[str, str]], Response], request: WebRequest) -> Response:
-        """Run the handler of a form; refuse one that this run did not make."""
+    async def post(self, handler: Handler, request: WebRequest) -> Response:
+        """Answer a form; refuse one that this run did not make."""
         body = bytearray()
         async for part in request.stream():
             body += part
@@ -233,54 +157,111 @@ class _Pages:
         form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
         if not hmac.compare_digest(form.get("form_token", "").encode(), self._site.form_token.encode()):
             return PlainTextResponse("The form is none of this run.\n", 403)
-        return handler(request, form)
+        return self._answer(handler, request, form)
 
-    def check(self, request: WebRequest, _form: dict[str, str]) -> Response:
-        """Start `verify` and `recover`, which only read."""
+    def _answer(self, handler: Handler, request: WebRequest, form: Form) -> Response:
+        """Return what a handler makes, or the error with its next step."""
+        self._talk = io.StringIO()
+        try:
+            with contextlib.redirect_stderr(self._talk):
+                return handler(request, form)
+        except (StoreError, click.ClickException, OSError, MemoryError) as error:
+            is_wrong = isinstance(error, (click.ClickException, InvalidMessage))
+            status = 404 if isinstance(error, NoSuchMessage) else 400 if is_wrong else 409
+            text = error.message if isinstance(error, click.ClickException) else f"{type(error).__name__}: {error}"
+            if "." in request.path_params.get("page", ""):
+                return Response(json_line({"error": text}), status, media_type="application/json")
+            number = request.path_params.get("number", len(self._site.folders))
+            path = self._site.folders[number][0] if number < len(self._site.folders) else None
+            step = after_error(error, "web", path) if isinstance(error, StoreError) else ""
+            # a page that tells what is wrong with a folder is a good page
+            is_good = status == 409 and not isinstance(error, DiskError)
+            model = {"error": text, "answer": [step] if step else [], "kind": "", "status": 200 if is_good else status}
+            return self._page(View("answer.html", "Error", model, None), None if path is None else number, [])
 
-        def answer(_notices: list[str]) -> Response:
-            number = self._request(request).number
-            self._site.checks.start(number, self._site.words(number))
-            return RedirectResponse(f"/{number}/findings", 303)
+    def _page(self, shown: View, number: int | None, notices: list[str]) -> Response:
+        """Return a view as HTML."""
+        site, path = self._site, "" if number is None else self._site.folders[number][0]
+        talk = [line.removeprefix("brokerstore: ") for line in self._talk.getvalue().splitlines()[:NOTICES_MAX]]
+        text = environment().get_template(shown.template).render(
+            title=shown.title, number=number, folders=[path for path, _ in site.folders], folder=path, shell_folder=quote(path),
+            notices=list(dict.fromkeys(notices + talk)), changes=CHANGES, allow_changes=site.allow_changes,
+            form_token=site.form_token, meanings=meanings(shown.model["kind"]), is_store=shown.model["kind"] != "rabbitmq",
+            **shown.model,
+        )  # fmt: skip
+        return Response(text, shown.model.get("status", 200), media_type="text/html")
 
-        return self._answer(request, answer)
+    def _query(self, request: WebRequest) -> Request:
+        return self._site.request(request.path_params["number"], dict(request.query_params))
 
-    def form(self, request: WebRequest) -> Response:
-        """Show the form of a change."""
-        return self.change(request, dict(request.query_params) | {"apply": ""}, is_empty=True)
+    def style(self, _request: WebRequest, _form: Form) -> Response:
+        """Return the style sheet, which is the one of `report`."""
+        text = resources.files("brokerstore.report").joinpath("templates", "style.css").read_text(encoding="utf-8")
+        return Response(text, media_type="text/css")
 
-    def change(self, request: WebRequest, form: dict[str, str], *, is_empty: bool = False) -> Response:
-        """Show what a change does; with `apply` do it, and log it."""
-        name, apply = request.path_params["name"], form.get("apply") == "1"
+    def index(self, _request: WebRequest, _form: Form) -> Response:
+        """List the folders, or show the only one."""
+        if len(self._site.folders) == 1:
+            return RedirectResponse("/0/", 303)
+        return self._page(View("answer.html", "Folders", {"kind": "", "answer": [], "error": ""}, None), None, [])
+
+    def view(self, request: WebRequest, _form: Form) -> Response:
+        """Answer with a view: as HTML, as JSON, or as JSON Lines."""
+        name, _, form = str(request.path_params.get("page", "overview")).partition(".")
+        if name not in VIEWS or form not in ("", "json", "jsonl"):
+            return PlainTextResponse("There is no such page.\n", 404)
+        query, notices = self._query(request), list[str]()
+        shown = VIEWS[name](query, notices)
+        if form:
+            lines = shown.facts if shown.is_lines else [shown.facts]
+            kind = "application/x-ndjson" if shown.is_lines else "application/json"
+            return Response("".join(map(json_line, lines)), media_type=kind)
+        shown.model["kind"] = query.target.kind.value
+        page = self._page(shown, query.number, notices)
+        if shown.model.get("is_running") or query.given.get("live") == "1":
+            page.headers["refresh"] = str(REFRESH_S)
+        return page
+
+    def body(self, request: WebRequest, _form: Form) -> Response:
+        """Download the body of one message."""
+        return _download(iter([message_view.body(self._query(request))]), "body.bin")
+
+    def download(self, request: WebRequest, _form: Form) -> Response:
+        """Download a selection as JSON Lines or Parquet, in bounded memory."""
+        query = self._query(request)
+        form = "parquet" if query.text("form") == "parquet" else "jsonl"
+        filters = Filters(topic=query.text("topic"), queue=query.text("queue"), key=query.text("key"))
+        items = query.open().export(form, filters, query.number_of("limit")).items(0, 0)
+        return _download((bytes(item[0]) for item in items) if form == "jsonl" else _parquet(items), f"messages.{form}")
+
+    def check(self, request: WebRequest, _form: Form) -> Response:
+        """Start the checks of a folder."""
+        number = self._query(request).number
+        self._site.check(number)
+        return RedirectResponse(f"/{number}/findings", 303)
+
+    def change(self, request: WebRequest, form: Form) -> Response:
+        """Show the form of a change; of a form that was filled what it does; with `apply` do it, and log it."""
+        name, query, found = request.path_params["name"], self._query(request), None
         if not self._site.allow_changes or name not in CHANGES:
             return PlainTextResponse("Changes need `brokerstore web --allow-changes`.\n", 403)
-
-        def answer(notices: list[str]) -> Response:
-            asked, change, found = self._request(request), CHANGES[name], None
-            if asked.target.kind.value == "rabbitmq":
-                raise UnknownStore(f"{asked.target.path}: a RabbitMQ folder; its server has a page for changes")
-            if not is_empty:
-                given = values(change, form)
-                found = change.run(asked.open(), given, apply)
-                if apply:
-                    self._site.checks.forget(asked.number)
-                    self._site.log(f"brokerstore: {asked.target.path}: {name} {given}: {found.facts}")
-            model = {"change": change, "given": form, "answer": found, "applied": apply, "kind": asked.target.kind.value}
-            return self._page("change.html", change.title, asked.number, model, notices)
-
-        return self._answer(request, answer)
-
-
-class _Notices(list[str]):
-    """The notices of a page: its own, and what the tool printed on stderr before they are shown."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.talk = io.StringIO()
-
-    def __iter__(self) -> Iterator[str]:
-        yield from super().__iter__()
-        yield from (line.removeprefix("brokerstore: ") for line in self.talk.getvalue().splitlines()[:NOTICES_MAX])
+        if query.target.kind.value == "rabbitmq":
+            raise UnknownStore(f"{query.target.path}: a RabbitMQ folder; its server has a page for changes")
+        apply = form is not None and form.get("apply") == "1"
+        if form is not None:
+            given = values(CHANGES[name], form)
+            found = CHANGES[name].run(query.open(), given, apply)
+            if apply:
+                self._site.forget(query.number)
+                self._site.log(f"brokerstore: {query.target.path}: {name} {given}: {found.facts}")
+        model = {
+            "change": CHANGES[name],
+            "given": form or query.given,
+            "answer": found,
+            "applied": apply,
+            "kind": query.target.kind.value,
+        }
+        return self._page(View("change.html", CHANGES[name].title, model, None), query.number, [])
 
 
 def _download(blocks: Iterator[bytes], name: str) -> Response:

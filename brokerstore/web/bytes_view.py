@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import stat
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from commitlog import layout as log
@@ -41,14 +41,10 @@ UNIT = _fields(
     end=queue.UNIT_SIZE,
 )  # fmt: skip
 ITEM = _fields(
-    ("key_hash", index.ITEM_KEY_HASH_AT), ("physical_offset", index.ITEM_PHYSICAL_OFFSET_AT), ("seconds", index.ITEM_SECONDS_AT),
-    ("previous", index.ITEM_PREVIOUS_AT), end=index.ITEM_SIZE,
+    ("key_hash", index.ITEM_KEY_HASH_AT), ("physical_offset", index.ITEM_PHYSICAL_OFFSET_AT),
+    ("seconds", index.ITEM_SECONDS_AT), ("previous", index.ITEM_PREVIOUS_AT), end=index.ITEM_SIZE,
 )  # fmt: skip
-STORED = (
-    FieldBytes("size", 0, 8),
-    FieldBytes("message_id", 8, 16),
-    FieldBytes("term", 24, 8),
-)  # docs/formats/rabbitmq-store.md
+STORED = (FieldBytes("size", 0, 8), FieldBytes("message_id", 8, 16), FieldBytes("term", 24, 8))  # of an rdq file
 _LAYOUTS = (
     ("/commitlog/", "record of the commit log", RECORD), ("/consumequeue/", "unit of a queue", UNIT),
     ("/index/", "item of the key index", ITEM), (".rdq", "record of a message store", STORED),
@@ -63,7 +59,7 @@ def inner_path(roots: list[str], file: str) -> str:
     return real
 
 
-def place_of(roots: list[str], file: str, offset: int) -> tuple[str, int]:
+def file_at(roots: list[str], file: str, offset: int) -> tuple[str, int]:
     """Return the file and the offset in it: a finding may name the folder of a queue, and a byte of all its files."""
     try:
         names = [name for name in os.listdir(inner_path(roots, file)) if name.isascii() and name.isdigit()]
@@ -80,35 +76,29 @@ def read_bytes(roots: list[str], file: str, offset: int, size: int) -> tuple[byt
         raise InvalidMessage(f"{file[:200]!r} is no regular file of this folder")
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):  # replaced meanwhile
-            raise InvalidMessage(f"{file[:200]!r} is no regular file of this folder")
-        return os.pread(descriptor, size, offset), found.st_size
+        return os.pread(descriptor, size, offset), os.fstat(descriptor).st_size
     finally:
         os.close(descriptor)
 
 
 def hex_view(roots: list[str], file: str, offset: int) -> dict[str, Any]:
     """Return the lines of hex around an offset, and the fields that begin at it."""
-    file, offset = place_of(roots, file, offset)
+    file, offset = file_at(roots, file, offset)
     start = max(0, offset - BEFORE) // LINE * LINE
     data, size = read_bytes(roots, file, start, BEFORE + SHOWN)
-    lines = [_line(start + at, data[at : at + LINE], offset) for at in range(0, len(data), LINE)]
+    lines = list(hex_lines(data, start, offset))
     title, fields = next(((title, fields) for mark, title, fields in _LAYOUTS if mark in f"/{file}"), ("", ()))
     behind = data[offset - start :]
     rows = [_row(one, behind, offset) for one in fields if one.at + one.size <= len(behind)]
     return {"file": file, "offset": offset, "size_bytes": size, "start": start, "lines": lines, "layout": title, "fields": rows}
 
 
-def _line(at: int, data: bytes, marked: int) -> dict[str, Any]:
-    """Return one line: where it begins, its bytes before the marked one, those from it on, and the text."""
-    split = min(max(0, marked - at), LINE)
-    return {"at": at, "before": data[:split].hex(" "), "after": data[split:].hex(" "), "text": shown_text(data)}
-
-
-def shown_text(data: bytes) -> str:
-    """Return bytes as the letters of ASCII, with a dot for every other one."""
-    return "".join(chr(byte) if 32 <= byte < 127 else "." for byte in data)
+def hex_lines(data: bytes, start: int, marked: int) -> Iterator[tuple[int, str, str, str]]:
+    """Yield of each line where it begins, its bytes before the marked one, those from it on, and its letters of ASCII."""
+    for at in range(0, len(data), LINE):
+        part, split = data[at : at + LINE], min(max(0, marked - start - at), LINE)
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
+        yield start + at, part[:split].hex(" "), part[split:].hex(" "), text
 
 
 def _row(field: FieldBytes, data: bytes, offset: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ BODY_MAX = 1 << 20  # of a form
 Given = dict[str, str]
 
 
-class Change(NamedTuple):
+class PageChange(NamedTuple):
     """A change: what it is called, its fields with their labels, and the function that plans or does it."""
 
     title: str
@@ -59,20 +59,20 @@ def _put(folder: Any, given: Given, apply: bool) -> Answer:
 
 
 CHANGES = {
-    "requeue": Change("Requeue dead letters", "Puts dead letters of a group to their topics again, each once.",
+    "requeue": PageChange("Requeue dead letters", "Puts dead letters of a group to their topics again, each once.",
                       {"group": "Group", "key": "Key (optional)"}, _requeue),
-    "delete-dead-letters": Change("Delete dead letters", "Skips every dead letter that the group did not take.",
+    "delete-dead-letters": PageChange("Delete dead letters", "Skips every dead letter that the group did not take.",
                                   {"group": "Group"}, _delete_dead),
-    "reset": Change("Reset a group", "Sets the next offset that a group reads in each queue of a topic.",
+    "reset": PageChange("Reset a group", "Sets the next offset that a group reads in each queue of a topic.",
                     {"group": "Group", "topic": "Topic", "to": "earliest, latest, an offset or a time"}, _reset),
-    "purge": Change("Purge a topic", "Skips the messages that a group, or each group, did not acknowledge.",
+    "purge": PageChange("Purge a topic", "Skips the messages that a group, or each group, did not acknowledge.",
                     {"topic": "Topic", "group": "Group (optional)"}, _purge),
-    "put": Change("Put a message", "Puts one message, which is on the disk when the page answers.",
+    "put": PageChange("Put a message", "Puts one message, which is on the disk when the page answers.",
                   {"topic": "Topic", "body": "Body (optional)", "keys": "Keys (optional)", "tag": "Tag (optional)"}, _put),
 }  # fmt: skip
 
 
-def values(change: Change, form: Given) -> Given:
+def values(change: PageChange, form: Given) -> Given:
     """Return the fields of a form; raise `InvalidMessage` for one that is missing."""
     found = {name: form.get(name, "").replace("\r\n", "\n") for name in change.fields}
     missing = [name for name, label in change.fields.items() if not found[name] and not label.endswith("(optional)")]

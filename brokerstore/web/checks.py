@@ -17,7 +17,7 @@ class Check:
     """One run of a verb; `facts` is its answer, None while it runs, and if it is too large or an error."""
 
     def __init__(self, verb: str, words: list[str]) -> None:
-        """Start the process."""
+        """Start the process of the verb."""
         self.began_ms, self.seconds, self.error = int(time.time() * 1000), 0.0, ""
         self.facts: dict[str, Any] | None = None
         self._out, self._talk = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - until `stop`
@@ -50,31 +50,3 @@ class Check:
         self._process.wait()
         self._out.close()
         self._talk.close()
-
-
-class Checks:
-    """The last check of each folder and verb."""
-
-    def __init__(self) -> None:
-        """No check runs yet."""
-        self._found: dict[int, dict[str, Check]] = {}
-
-    def start(self, number: int, words: list[str]) -> None:
-        """Start every check of a folder anew, unless one runs."""
-        if not any(check.is_running for check in self.of(number).values()):
-            self.forget(number)
-            self._found[number] = {verb: Check(verb, words) for verb in VERBS}
-
-    def of(self, number: int) -> dict[str, Check]:
-        """Return the checks of a folder, empty if none was started."""
-        return self._found.get(number, {})
-
-    def forget(self, number: int) -> None:
-        """Drop the checks of a folder, which a change makes outdated."""
-        for check in self._found.pop(number, {}).values():
-            check.stop()
-
-    def stop(self) -> None:
-        """End every process."""
-        for number in list(self._found):
-            self.forget(number)

@@ -11,7 +11,7 @@ from storageio import REAL_DISK, StoreError
 from ..tool.backends import MessageLookup, is_rabbitmq
 from ..tool.escapes import printable
 from ..tool.hints import NoSuchMessage
-from .bytes_view import LINE, shown_text
+from .bytes_view import hex_lines
 from .views import Model, Request, View
 
 TEXT_MAX, HEX_MAX, FOLDED_MAX = 64 << 10, 2048, 256 << 10  # bytes of a body that are shown
@@ -29,17 +29,15 @@ def message(request: Request, notices: list[str]) -> View:
     headers = fields.pop("properties")
     fields.pop("body")
     body, how = _plain_body(folder, found, notices)
-    links = {
-        "json": request.link("message.json", **request.given), "raw": request.link("body", **request.given),
-        "bytes": request.link("bytes", **_place(folder, found)),
-    }  # fmt: skip
-    model = Model(fields=fields, headers=_flat(headers), size=len(body), how=how, **links)
-    model |= Model(node=folded(body), text=_text(body), hex=_hex(body[:HEX_MAX]), hex_max=HEX_MAX, text_max=TEXT_MAX,
-                   places=[], taken=None)  # fmt: skip
+    model = Model(
+        fields=fields, headers=_flat(headers), size=len(body), how=how, json=request.link("message.json", **request.given),
+        raw=request.link("body", **request.given), bytes=request.link("bytes", **_location(folder, found)), node=folded(body),
+        text=_text(body), lines=list(hex_lines(body[:HEX_MAX], 0, 0)), hex_max=HEX_MAX, text_max=TEXT_MAX,
+        references=[], taken=None,
+    )  # fmt: skip
     if not is_rabbitmq(folder) and folder.facts.has("consumequeue"):
         try:
-            model["places"] = _places(folder, found)
-            model["taken"] = _taken(folder, found)
+            model["references"], model["taken"] = _references(folder, found), _taken(folder, found)
         except StoreError as error:
             notices.append(f"{type(error).__name__}: {error}")
     return View("message.html", "Message", model, folder.to_json(found))
@@ -60,7 +58,7 @@ def _find(request: Request, folder: Any) -> Any:
     return found
 
 
-def _place(folder: Any, found: Any) -> Model:
+def _location(folder: Any, found: Any) -> Model:
     """Return the file and the offset of a message."""
     if is_rabbitmq(folder):
         return {"file": found.file, "offset": found.offset}
@@ -107,18 +105,7 @@ def _text(data: bytes) -> str | None:
         return data[: error.start].decode("utf-8") if is_cut else None
 
 
-def _hex(data: bytes) -> str:
-    """Return lines of offset, hex and text."""
-    lines = []
-    for at in range(0, len(data), LINE):
-        part = data[at : at + LINE]
-        lines.append(f"{at:08x}  {part.hex(' '):<{3 * LINE}} {shown_text(part)}")
-    return "\n".join(lines)
-
-
-class _Number(str):
-    """A number of JSON, as it is written."""
-
+class _Number(str):  # of JSON, as it is written
     __slots__ = ()
 
 
@@ -144,16 +131,14 @@ class _Folding:
             text = value if isinstance(value, _Number) else json.dumps(value, ensure_ascii=False)
             return {"label": f"{name}{printable(text)}", "children": []}
         pairs = value.items() if isinstance(value, dict) else ((str(at), one) for at, one in enumerate(value))
-        children = []
-        for key, one in pairs if depth < DEPTH_MAX else ():
-            if self.left > 0:
-                children.append(self.node(f"{key}: ", one, depth + 1))
+        kept = pairs if depth < DEPTH_MAX else ()
+        children = [self.node(f"{key}: ", one, depth + 1) for key, one in kept if self.left > 0]
         more = "" if len(children) == len(value) else f", {len(value) - len(children)} not shown"
         what = f"{{{len(value)} keys{more}}}" if isinstance(value, dict) else f"[{len(value)} items{more}]"
         return {"label": f"{name}{what}", "children": children}
 
 
-def _places(folder: Any, found: Any) -> list[list[Any]]:
+def _references(folder: Any, found: Any) -> list[list[Any]]:
     """Return what refers to a message, with the file and the byte: its unit, and files with an item of a key."""
     from consumequeue.layout import UNIT_SIZE
     from indexfile import IndexFile, index_paths, item_hash
@@ -167,8 +152,8 @@ def _places(folder: Any, found: Any) -> list[list[Any]]:
     shape: Any = folder.facts.index_shape((0,)) if folder.facts.has("index") else None
     for path in () if shape is None else reversed(index_paths(REAL_DISK, folder.facts.paths.index)[0]):
         file = IndexFile(REAL_DISK, path, shape.slots, shape.items, writable=False)
-        header = file.header
-        if header.begin_physical_offset <= found.physical_offset <= header.end_physical_offset and len(rows) <= INDEX_FILES_MAX:
+        begin, end = file.header.begin_physical_offset, file.header.end_physical_offset
+        if begin <= found.physical_offset <= end and len(rows) <= INDEX_FILES_MAX:
             for key in found.keys:
                 hits = file.hits(item_hash(found.topic, key), 0, (1 << 63) - 1)
                 if any(found.physical_offset == one for _, one in zip(range(10_000), hits, strict=False)):

@@ -14,14 +14,14 @@ from brokerstore.report.pictures import bars, columns
 from commitlog.topic_names import DEAD_PREFIX
 from storageio import InvalidMessage, StoreError, UnknownStore
 
-from ..tool.backends import MessageLookup, MessagePage, PagePlace, is_rabbitmq
+from ..tool.backends import MessageLookup, MessagePage, PageRequest, is_rabbitmq
 from ..tool.backends.opening import open_backend
 from ..tool.commands.ls import list_queues
 from ..tool.escapes import quote
 from ..tool.options import I64_MAX
 from ..tool.output import Answer, count_text, time_ms
-from .bytes_view import hex_view, place_of
-from .checks import VERBS, Checks
+from .bytes_view import file_at, hex_view
+from .checks import VERBS, Check
 
 if TYPE_CHECKING:
     from ..tool.backends.rocketmq_folder import RocketmqFolder
@@ -31,6 +31,7 @@ ROWS, QUEUES_SHOWN, FIRST_SHOWN = 50, 200, 15
 COLUMNS, COUNTED_QUEUES = 48, 8  # of the chart over time, and the queues that it counts
 SEARCH_S = 0.12  # of one page of a search without an index
 FINDINGS_SHOWN = 100
+FORMS = ("jsonl", "parquet")
 COUNTED_LOG = 8 << 20  # bytes of a log without queues in which a page counts the messages of each
 Model = dict[str, Any]
 VERDICTS = {
@@ -40,7 +41,8 @@ VERDICTS = {
                "A broker checks the end of the log when it starts, and cuts off what was not written to its end.",
                "Next: Findings checks every record."),
     "running": ("The server runs, or did not stop cleanly; nothing wrong is seen so far.",
-                "A server rebuilds its tables when it starts, and delivers messages again.", "Next: Findings checks every record."),
+                "A server rebuilds its tables when it starts, and delivers messages again.",
+                "Next: Findings checks every record."),
     "intact": ("Every record is intact.", "A broker starts on this folder as it is."),
     "fine": ("Nothing wrong at first sight.", "Next: Findings checks every record."),
 }  # fmt: skip
@@ -63,7 +65,7 @@ class Request(NamedTuple):
     number: int
     target: Target
     given: dict[str, str]
-    checks: Checks
+    checks: dict[str, Check]
     before: dict[int, Any]  # metrics of the last look at a folder in use
 
     def open(self) -> Any:
@@ -91,7 +93,7 @@ class Request(NamedTuple):
 
 def verdict(request: Request, info: Model, notices: list[str]) -> tuple[list[str], bool]:
     """Return what is wrong, what a broker would do with it, and the next step; and whether anything is wrong."""
-    verify = request.checks.of(request.number).get("verify")
+    verify = request.checks.get("verify")
     checked = verify.facts if verify is not None and not verify.is_running else None
     problems = checked["problems"] if checked is not None else info["problems"]
     about = meanings(info["kind"])
@@ -111,10 +113,14 @@ def verdict(request: Request, info: Model, notices: list[str]) -> tuple[list[str
 def overview(request: Request, notices: list[str]) -> View:
     """Show the verdict, what the folder holds, its queues and groups, times, and rates of a store in use."""
     folder = request.open()
-    info = _info(folder)
+    if is_rabbitmq(folder):
+        from ..tool.backends.rabbitmq_tables import info as describe
+    else:
+        from ..tool.backends.rocketmq_info import info as describe
+    info = describe(folder)
     listed = _try(notices, lambda: _list(folder, notices)) or Answer({"queues": []}, [])
     rows = sorted(listed.facts["queues"], key=lambda row: -(row["messages"] or 0))
-    shown, fields = _queue_rows(rows[:FIRST_SHOWN]), dict[str, object](info.text[0])  # type: ignore[call-overload]
+    shown, fields = _queue_rows(rows[:FIRST_SHOWN]), info.text[0] if isinstance(info.text[0], dict) else {}
     model = Model(
         fields=[(name.replace("_", " "), value) for name, value in fields.items()], queues=shown, queue_count=len(rows),
         messages=sum(row["messages"] or 0 for row in rows), tables=listed.text[1:], rows_link=_queue_link(request),
@@ -143,16 +149,6 @@ def _list(folder: Any, notices: list[str]) -> Answer:
     return list_queues(folder)
 
 
-def _info(folder: Any) -> Answer:
-    if is_rabbitmq(folder):
-        from ..tool.backends.rabbitmq_tables import info as of_rabbitmq
-
-        return of_rabbitmq(folder)
-    from ..tool.backends.rocketmq_info import info as of_rocketmq
-
-    return of_rocketmq(folder)
-
-
 def _try(notices: list[str], read: Any) -> Any:
     """Return a part of a page, or None with the error as a notice: a damaged folder still has its other parts."""
     try:
@@ -171,11 +167,8 @@ def _queue_rows(rows: list[Model]) -> list[list[Any]]:
 
 
 def _queue_link(request: Request) -> Any:
-    def link(row: list[Any]) -> str:
-        is_of_topic = len(row) > 3
-        return request.link("messages", topic=row[0] if is_of_topic else None, queue=row[1] if is_of_topic else row[0])
-
-    return link
+    """Return a function that links a row to the messages of its queue."""
+    return lambda row: request.link("messages", **({"topic": row[0], "queue": row[1]} if len(row) > 3 else {"queue": row[0]}))
 
 
 def _lags(folder: RocketmqFolder) -> list[list[Any]]:
@@ -231,8 +224,8 @@ def queues(request: Request, notices: list[str]) -> View:
     found = [row for row in rows if part in row.get("topic", row.get("queue", ""))]
     more = request.link("queues", q=part or None, skip=skip + QUEUES_SHOWN) if len(found) > skip + QUEUES_SHOWN else None
     model = Model(
-        queue_headers=QUEUE_HEADERS, rows=_queue_rows(found[skip : skip + QUEUES_SHOWN]), rows_link=_queue_link(request), more=more,
-        count=len(found), part=part, tables=answer.text[1:], skip=skip,
+        queue_headers=QUEUE_HEADERS, rows=_queue_rows(found[skip : skip + QUEUES_SHOWN]), rows_link=_queue_link(request),
+        more=more, count=len(found), part=part, tables=answer.text[1:], skip=skip,
     )  # fmt: skip
     return View("queues.html", "Queues", model, answer.facts)
 
@@ -246,24 +239,24 @@ def groups(request: Request, _notices: list[str]) -> View:
     from ..tool.backends.rocketmq_offsets import show
 
     answer = show(folder, request.text("group"), request.text("topic"))
-    return View("answer.html", "Consumer groups", Model(answer=answer.text), answer.facts)
+    return View("answer.html", "Consumer groups", Model(answer=answer.text, error=""), answer.facts)
 
 
 def messages(request: Request, notices: list[str]) -> View:
     """Show a page of a queue or log; `id`, `key` and `time` find where to look."""
     folder, is_rabbit = request.open(), request.target.kind is FolderKind.RABBITMQ
     where = {"topic": request.text("topic"), "queue": request.text("queue")}
-    place = PagePlace(**where, start=request.number_of("start"), before=request.number_of("before"), max_count=ROWS)
+    requested = PageRequest(**where, start=request.number_of("start"), before=request.number_of("before"), max_count=ROWS)
     page, further = MessagePage([], None, None), None
     if (message_id := request.text("id")) is not None:
         page = page._replace(messages=list(folder.get(MessageLookup(message_id=message_id))))
-    elif is_rabbit and place.queue is None:
+    elif is_rabbit and requested.queue is None:
         notices.append("name a queue: the page of queues lists them")
     elif (key := request.text("key")) is not None:
-        found, further = _with_key(request, folder, place, key)
+        found, further = _with_key(request, folder, requested, key)
         page = page._replace(messages=found)
     else:
-        page = folder.page(place if (moment := request.text("time")) is None else _place_of_time(folder, place, moment))
+        page = folder.page(requested if (moment := request.text("time")) is None else _at_time(folder, requested, moment))
     rows, addresses = [], []
     for message in page.messages:
         cells, rest = folder.row(message)
@@ -272,36 +265,37 @@ def messages(request: Request, notices: list[str]) -> View:
         addresses.append(request.link("message", **at))
     model = Model(
         headers=[*(column.header for column in folder.columns), folder.rest], rows=rows, given=request.given,
-        link=lambda row: addresses[next(at for at, one in enumerate(rows) if one is row)], is_rabbitmq=is_rabbit, further=further,
+        link=lambda row: addresses[next(at for at, one in enumerate(rows) if one is row)], is_rabbitmq=is_rabbit,
+        further=further,
         previous=None if page.first is None else request.link("messages", **where, before=page.first),
         following=None if page.following is None else request.link("messages", **where, start=page.following),
         first=request.link("messages", **where), last=request.link("messages", **where, before=I64_MAX),
-        downloads=[(form, request.link("download", form=form, key=request.text("key"), **where)) for form in ("jsonl", "parquet")],
+        downloads=[(form, request.link("download", form=form, key=request.text("key"), **where)) for form in FORMS],
         json=request.link("messages.jsonl", **request.given),
     )  # fmt: skip
     lines = [line for message in page.messages if (line := folder.to_json(message)) is not None]
     return View("messages.html", "Messages", model, lines, is_lines=True)
 
 
-def _with_key(request: Request, folder: Any, place: PagePlace, key: str) -> tuple[list[Any], str | None]:
+def _with_key(request: Request, folder: Any, requested: PageRequest, key: str) -> tuple[list[Any], str | None]:
     """Return messages by key: with the index, or in a RabbitMQ queue by a search that the next page continues."""
     if request.target.kind is not FolderKind.RABBITMQ:
-        if place.topic is None:
+        if requested.topic is None:
             raise InvalidMessage("a key needs its topic, because the index has both")
-        return list(folder.query(place.topic, key, (None, None), ROWS)), None
+        return list(folder.query(requested.topic, key, (None, None), ROWS)), None
     found: list[Any] = []
-    stop, at = time.monotonic() + SEARCH_S, place.start or 0
+    stop, at = time.monotonic() + SEARCH_S, requested.start or 0
     with folder.open_folder() as opened:
-        for message in folder.messages(opened, place.queue, at):
+        for message in folder.messages(opened, requested.queue, at):
             at = message.seq_id + 1
             if folder.has_key(message, key):
                 found.append(message)
             if len(found) == ROWS or time.monotonic() > stop:
-                return found, request.link("messages", queue=place.queue, key=key, start=at)
+                return found, request.link("messages", queue=requested.queue, key=key, start=at)
     return found, None
 
 
-def _place_of_time(folder: Any, place: PagePlace, text: str) -> PagePlace:
+def _at_time(folder: Any, requested: PageRequest, text: str) -> PageRequest:
     """Return the place of the first message stored at or after a time."""
     try:
         moment = min(time_ms(text), I64_MAX)
@@ -312,19 +306,22 @@ def _place_of_time(folder: Any, place: PagePlace, text: str) -> PagePlace:
     from ..tool.backends.rocketmq_page import offset_by_time
     from ..tool.filters import queue_number
 
-    if place.topic is None:
-        return place._replace(start=offset_by_time(folder, moment))
+    if requested.topic is None:
+        return requested._replace(start=offset_by_time(folder, moment))
     with folder.open_store() as store:
-        return place._replace(start=store.offset_by_time(place.topic, queue_number(place.queue or "0") or 0, moment))
+        return requested._replace(
+            start=store.offset_by_time(requested.topic, queue_number(requested.queue or "0") or 0, moment)
+        )
 
 
 def findings(request: Request, _notices: list[str]) -> View:
     """Show what the last check of the folder found, and the plan of its repair."""
-    checks = request.checks.of(request.number)
-    is_running = [check.is_running for check in checks.values()]
-    facts = {verb: checks[verb].facts if verb in checks else None for verb in VERBS}
-    model = Model(checks=checks, verify=facts["verify"], plan=(facts["recover"] or {}).get("plan"), limit=FINDINGS_SHOWN,
-                  is_running=any(is_running), bytes_link=_bytes_link(request))  # fmt: skip
+    is_running = [check.is_running for check in request.checks.values()]
+    facts = {verb: request.checks[verb].facts if verb in request.checks else None for verb in VERBS}
+    model = Model(
+        checks=request.checks, verify=facts["verify"], plan=(facts["recover"] or {}).get("plan"), limit=FINDINGS_SHOWN,
+        bytes_link=_bytes_link(request), is_running=any(is_running),
+    )  # fmt: skip
     return View("findings.html", "Findings", model, facts)
 
 
@@ -332,7 +329,7 @@ def _bytes_link(request: Request) -> Any:
     roots = request_roots(request)
 
     def link(row: list[Any]) -> str | None:
-        has_bytes = os.path.isfile(os.path.join(roots[0], place_of(roots, row[1], row[2])[0]))
+        has_bytes = os.path.isfile(os.path.join(roots[0], file_at(roots, row[1], row[2])[0]))
         return request.link("bytes", file=row[1], offset=row[2]) if has_bytes else None
 
     return link

@@ -15,7 +15,7 @@ import pytest
 
 from brokerstore import RabbitStore
 from brokerstore.identify import identify
-from brokerstore.web.checks import ANSWER_MAX
+from brokerstore.web.checks import ANSWER_MAX, Check
 from brokerstore.web.message_view import folded
 from commitlog import Message
 from messagestore import MessageStore
@@ -44,8 +44,8 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Any:
         if name not in found:
             above = tmp_path_factory.mktemp("data")
             archives.unpack(DATA / name, above)
-            places = sorted((path for path in above.glob("**/*") if path.is_dir()), key=lambda path: len(path.parts))
-            found[name] = next(path for path in places if is_folder(path))
+            offsets = sorted((path for path in above.glob("**/*") if path.is_dir()), key=lambda path: len(path.parts))
+            found[name] = next(path for path in offsets if is_folder(path))
         return found[name]
 
     return unpack
@@ -69,7 +69,7 @@ def settled(client: Client, number: int = 0) -> Answered:
     """Start the checks of a folder, wait for them, and return the page of findings."""
     assert client.post(f"/{number}/check", {}).status == 303
     stop = time.monotonic() + 120
-    while any(state.is_running for state in client.site.checks.of(number).values()):
+    while any(state.is_running for state in client.site.checks[number].values()):
         assert time.monotonic() < stop
         time.sleep(0.02)
     return client.get(f"/{number}/findings")
@@ -137,18 +137,20 @@ def test_findings_are_those_of_verify_and_recover(unpacked: Any, name: str) -> N
         assert answered.status == 200 and "record of the commit log" in text and "prepared_transaction_offset" in text
         assert all(client.get(link).status == 200 for link in links(page.text) if "/bytes" in link)
         assert "problem" in client.get("/0/").text and "RocketMQ" in client.get("/0/").text
-    client.site.checks.stop()
+    client.site.forget()
 
 
-def test_a_check_that_ended_badly_is_an_error_on_the_page(tmp_path: Path) -> None:
-    """The folder went away meanwhile."""
-    with MessageStore.open(tmp_path / "store", config=SMALL) as store:
-        store.put("T", b"x")
-    client = Client(tmp_path / "store")
-    client.site.words = lambda _number: ["--", str(tmp_path / "gone")]  # type: ignore[method-assign]
-    assert "no such folder" in settled(client).text
-    assert ANSWER_MAX >= 1 << 20
-    client.site.checks.stop()
+@pytest.mark.parametrize(("limit", "expected"), [(ANSWER_MAX, "no such folder"), (10, "has more than")])
+def test_a_check_without_an_answer_is_an_error_on_the_page(
+    store: Path, monkeypatch: pytest.MonkeyPatch, limit: int, expected: str
+) -> None:  # fmt: skip
+    """The folder went away meanwhile, or the answer is larger than a page takes in."""
+    words = ["--", str(store) if limit == 10 else f"{store}-gone"]
+    monkeypatch.setattr("brokerstore.web.checks.ANSWER_MAX", limit)
+    monkeypatch.setattr("brokerstore.web.app.Check", lambda verb, _words: Check(verb, words))
+    client = Client(store)
+    assert expected in settled(client).text
+    client.site.forget()
 
 
 @pytest.mark.parametrize("name", ["plain", "rabbitmq-clean", "rabbitmq-v2"])
@@ -205,7 +207,7 @@ def test_pages_of_a_log_go_past_damage_in_both_directions(fixture_store: Any) ->
     assert [json.loads(line)["physical_offset"] for line in back] == kept[:39]
 
 
-def test_a_message_shows_its_body_places_and_groups(tmp_path: Path) -> None:
+def test_a_message_shows_its_body_its_references_and_groups(tmp_path: Path) -> None:
     """JSON is folded; unit, index item and the groups that acknowledged it are named; the body is downloaded whole."""
     with MessageStore.open(tmp_path / "store", config=SMALL) as store:
         for number in range(3):
@@ -362,9 +364,9 @@ def test_a_body_of_one_long_line_and_deep_json_is_bounded(tmp_path: Path) -> Non
         b"[" + b"1," * 20_000 + b"1]",
     ]
     with MessageStore.open(tmp_path / "store") as store:
-        places = [store.put(Message("T", body, queue_id=0)).physical_offset for body in bodies]
+        offsets = [store.put(Message("T", body, queue_id=0)).physical_offset for body in bodies]
     client = Client(tmp_path / "store")
-    for at, body in zip(places, bodies, strict=True):
+    for at, body in zip(offsets, bodies, strict=True):
         page = client.get(f"/0/message?at={at}")
         assert page.status == 200 and len(page.body) < 1 << 20 and not CONTROLS.search(page.text)
         assert client.get(f"/0/body?at={at}").body == body

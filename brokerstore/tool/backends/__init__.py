@@ -44,7 +44,7 @@ class MessageLookup(NamedTuple):
     max_count: int = 1
 
 
-class PagePlace(NamedTuple):
+class PageRequest(NamedTuple):
     """Where a page of messages is: from `start` on, or before `before`.
 
     With a queue these are queue offsets or sequence numbers, without one physical offsets of a log.
@@ -154,7 +154,7 @@ class Backend(MessageForms, Protocol):
     def get(self, lookup: MessageLookup) -> Iterator[Any]:
         """Iterate over the messages that a lookup names; raise `NoSuchMessage` if there is none."""
 
-    def page(self, place: PagePlace) -> MessagePage:
+    def page(self, requested: PageRequest) -> MessagePage:
         """Return one page of a queue or log, of at most `PAGE_BYTES` of bodies, without counting the messages before it."""
 
     def query(self, topic: str, key: str, times: tuple[int | None, int | None], max_count: int) -> Iterator[Any]:

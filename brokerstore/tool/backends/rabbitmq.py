@@ -18,7 +18,7 @@ from ..filters import Filters
 from ..hints import NoSuchMessage
 from ..layout import TableColumn
 from ..output import body_text, print_line, time_text
-from . import PAGE_BYTES, Contents, ExportSource, MessageLookup, MessagePage, PagePlace
+from . import PAGE_BYTES, Contents, ExportSource, MessageLookup, MessagePage, PageRequest
 from .rabbitmq_folder import BLOCK_SIZE, RabbitmqFolder
 
 if TYPE_CHECKING:
@@ -104,26 +104,33 @@ class RabbitmqBackend(RabbitmqFolder):
             step = f"run: brokerstore ls {quote(path)}  (lists the queues and their messages)"
             raise NoSuchMessage(f"no such message in {path}", step)
 
-    def page(self, place: PagePlace) -> MessagePage:
+    def page(self, requested: PageRequest) -> MessagePage:
         """Return one page of a queue by sequence number."""
         with self.open_folder() as folder:
-            if place.before is None:
-                found = self._page_from(folder, place)
-            else:  # acknowledged messages leave gaps in the numbers
-                width, found = place.max_count, []
-                while len(found) < place.max_count and width < 2 * max(1, place.before) * place.max_count:
-                    start = max(0, place.before - width)
-                    found = list(self.messages(folder, place.queue, start, place.before))[-place.max_count :]
-                    if not start:
-                        break
-                    width *= 4
-        start = place.start or 0
-        first = found[0].seq_id if found and (place.before is not None or start > 0) else None
+            found = self._page_from(folder, requested) if requested.before is None else self._page_before(folder, requested)
+        start = requested.start or 0
+        first = found[0].seq_id if found and (requested.before is not None or start > 0) else None
         return MessagePage(found, first, found[-1].seq_id + 1 if found else None)
 
-    def _page_from(self, folder: VhostFolder, place: PagePlace) -> list[RabbitMessage]:
+    def _page_before(self, folder: VhostFolder, requested: PageRequest) -> list[RabbitMessage]:
+        """Return the last messages before a number; acknowledged ones leave gaps, so the range grows until there are enough."""
+        ends = [
+            (max(one.segment_numbers(), default=0) + 1) * one.segment_entries
+            for one in folder.queue_folders() if one.queue == requested.queue
+        ]  # fmt: skip
+        found: deque[RabbitMessage] = deque(maxlen=requested.max_count)
+        end, width = min(requested.before or 0, max(ends, default=0)), requested.max_count
+        while True:
+            start = max(0, end - width)
+            found.extend(self.messages(folder, requested.queue, start, requested.before))
+            if len(found) == requested.max_count or not start:
+                return list(found)
+            found.clear()
+            width *= 4
+
+    def _page_from(self, folder: VhostFolder, requested: PageRequest) -> list[RabbitMessage]:
         found, size = [], 0
-        for message in islice(self.messages(folder, place.queue, place.start or 0), place.max_count):
+        for message in islice(self.messages(folder, requested.queue, requested.start or 0), requested.max_count):
             found.append(message)
             size += message.size
             if size > PAGE_BYTES:

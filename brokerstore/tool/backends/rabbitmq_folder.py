@@ -15,7 +15,7 @@ from ..codes import CLEAN, NO_STORE, PROBLEM
 from ..output import count_text, json_line, print_line, problem_text
 
 if TYPE_CHECKING:
-    from rabbitstore import RabbitMessage
+    from rabbitstore import QueueInfo, RabbitMessage
     from rabbitstore.node_folder import NodeFolder
     from rabbitstore.read.json_cy import LineWriter
 
@@ -75,6 +75,7 @@ class RabbitmqFolder:
         self.facts = target.facts
         self.node: NodeFolder | None = None
         self.problems: list[Finding] = []
+        self._classic: list[QueueInfo] | None = None
         report_running_server(self.facts)
 
     @property
@@ -104,6 +105,12 @@ class RabbitmqFolder:
                 print_line(f"brokerstore: {problem_text(problem)}")
             _report_notes(list(dict.fromkeys(folder.notes)))
             self._report_unread()
+
+    def classic_queues(self, folder: VhostFolder) -> list[QueueInfo]:
+        """Return a row for each classic queue, which are counted once."""
+        if self._classic is None:
+            self._classic = folder.queues()
+        return self._classic
 
     def messages(
         self, folder: VhostFolder, queue: str | None = None, start: int = 0, stop: int | None = None

@@ -23,7 +23,7 @@ from ..hints import NoSuchMessage
 from ..layout import TableColumn
 from ..message_json import line_blocks, message_json
 from ..output import body_text, print_line, time_text
-from . import Contents, ExportSource, MessageLookup, MessagePage, PagePlace
+from . import Contents, ExportSource, MessageLookup, MessagePage, PageRequest
 from .rocketmq_folder import RocketmqFolder
 
 if TYPE_CHECKING:
@@ -150,11 +150,11 @@ class RocketmqBackend(RocketmqFolder):
             raise NoSuchMessage(text, f"run: brokerstore {inside[1]}")
         return found
 
-    def page(self, place: PagePlace) -> MessagePage:
+    def page(self, requested: PageRequest) -> MessagePage:
         """Return one page of a queue or of the log."""
         from .rocketmq_page import log_page, queue_page
 
-        return log_page(self, place) if place.topic is None else queue_page(self, place)
+        return log_page(self, requested) if requested.topic is None else queue_page(self, requested)
 
     def query(self, topic: str, key: str, times: tuple[int | None, int | None], max_count: int) -> Iterator[StoredMessage]:
         """Return the messages, oldest first; an empty answer is explained on stderr."""

@@ -9,7 +9,7 @@ from commitlog import StoredMessage
 from ..filters import queue_number
 from ..hints import NoSuchMessage
 from ..output import print_line
-from . import PAGE_BYTES, MessagePage, PagePlace
+from . import PAGE_BYTES, MessagePage, PageRequest
 from .rocketmq_folder import RocketmqFolder
 
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 BACK_BYTES = 64 << 10  # of log that a page in front of an offset is first looked for in
 
 
-def queue_page(folder: RocketmqFolder, place: PagePlace) -> MessagePage:
+def queue_page(folder: RocketmqFolder, requested: PageRequest) -> MessagePage:
     """Return messages of a queue by queue offset; raise `NoSuchMessage` for an unknown queue."""
     from messagestore import GetStatus
 
-    topic, queue_id = str(place.topic), queue_number(place.queue or "0") or 0
+    topic, queue_id = str(requested.topic), queue_number(requested.queue or "0") or 0
     found: list[StoredMessage] = []
     with folder.open_store() as store:
         folder.incomplete_keys(store)
@@ -31,11 +31,11 @@ def queue_page(folder: RocketmqFolder, place: PagePlace) -> MessagePage:
             print_line("brokerstore: the folder has no queues; the page of the log has every message")
         elif not high and topic not in store.topics():
             raise NoSuchMessage(f"{folder.target.path}: there is no topic {topic!r}", "the page of queues lists the topics")
-        stop = high if place.before is None else min(high, place.before)
-        begin = max(low, place.start or 0) if place.before is None else max(low, stop - place.max_count)
+        stop = high if requested.before is None else min(high, requested.before)
+        begin = max(low, requested.start or 0) if requested.before is None else max(low, stop - requested.max_count)
         at, size = begin, 0
-        while len(found) < place.max_count and at < stop and size < PAGE_BYTES:
-            page = store.get(topic, queue_id, at, min(place.max_count - len(found), stop - at), max_bytes=PAGE_BYTES)
+        while len(found) < requested.max_count and at < stop and size < PAGE_BYTES:
+            page = store.get(topic, queue_id, at, min(requested.max_count - len(found), stop - at), max_bytes=PAGE_BYTES)
             if page.status is not GetStatus.FOUND and page.next_offset <= at:
                 break
             found += page.messages
@@ -44,20 +44,20 @@ def queue_page(folder: RocketmqFolder, place: PagePlace) -> MessagePage:
     return MessagePage(found, begin if begin > low else None, at if at < high else None)
 
 
-def log_page(folder: RocketmqFolder, place: PagePlace) -> MessagePage:
+def log_page(folder: RocketmqFolder, requested: PageRequest) -> MessagePage:
     """Return messages of the log by physical offset."""
     files = folder.files()
     low = files.files[0].start_offset if files.files else 0
-    if place.before is None:
-        start = files.next_record(max(low, place.start or 0))
-        found = [] if start is None else _from(folder, files, start, None, place.max_count)
+    if requested.before is None:
+        start = files.next_record(max(low, requested.start or 0))
+        found = [] if start is None else _from(folder, files, start, None, requested.max_count)
     else:
         width, found = BACK_BYTES, []
-        before = min(place.before, files.end().offset)
-        while len(found) < place.max_count and width < 2 * PAGE_BYTES:
+        before = min(requested.before, files.end().offset)
+        while len(found) < requested.max_count and width < 2 * PAGE_BYTES:
             start = files.next_record(max(low, before - width))
             is_before = start is not None and start < before
-            found = _from(folder, files, start or 0, before, None)[-place.max_count :] if is_before else []
+            found = _from(folder, files, start or 0, before, None)[-requested.max_count :] if is_before else []
             if before - width <= low:
                 break
             width *= 4

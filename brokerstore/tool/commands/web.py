@@ -24,6 +24,7 @@ def web(folders: tuple[str, ...], port: int, vhost: str | None, *, allow_changes
     Open the printed address: it has a token. Without --allow-changes the pages only read.
     """
     with needs_extra("web"):
+        import starlette  # noqa: F401
         import uvicorn
 
         from brokerstore.web import Site, make_app
@@ -44,5 +45,5 @@ def web(folders: tuple[str, ...], port: int, vhost: str | None, *, allow_changes
         try:
             uvicorn.Server(settings).run(sockets=[listening])
         finally:
-            site.checks.stop()
+            site.forget()
     return CLEAN
