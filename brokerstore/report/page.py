@@ -44,10 +44,10 @@ class Meaning(NamedTuple):
 
 @cache
 def _meanings() -> dict[str, dict[str, Meaning]]:
-    """Read the tables of `findings.md`, by broker and kind."""
+    """Read the tables of the page of findings, by broker and kind."""
     found: dict[str, dict[str, Meaning]] = {}
     broker = ""
-    for line in resources.files(__package__).joinpath("findings.md").read_text(encoding="utf-8").splitlines():
+    for line in resources.files(__package__).joinpath("findings.txt").read_text(encoding="utf-8").splitlines():
         if line.startswith("## "):
             broker = line[3:]
         elif (row := _FINDING.match(line)) is not None:
@@ -105,7 +105,7 @@ def _tables(facts: Facts, uses: list[str]) -> list[tuple[str, str, list[str], li
             time_text(one["next_revive_ms"]) if one["next_revive_ms"] else ""] for one in facts.pop]  # fmt: skip
     dues = ("next_due_ms", "last_due_ms")
     timers = [[one["topic"], one["timers"], *(time_text(one[due]) for due in dues)] for one in facts.timers]
-    queues = [[one["queue"], one["messages"], size_text(one["bytes"])] for one in facts.queues]
+    queues = [[one["queue"], f"{one['messages']:,}", size_text(one["bytes"])] for one in facts.queues]
     files = [[one.name, *(size_text(getattr(one, use)) for use in ("size_bytes", *uses))] for one in facts.files]
     return [
         ("groups", "Next offset and lag of each consumer group", ["Group", "Queue", "Next", "End", "Lag"], lags),
@@ -113,7 +113,12 @@ def _tables(facts: Facts, uses: list[str]) -> list[tuple[str, str, list[str], li
         ("timers", "Pending timers of each topic", ["Topic", "Timers", "Next due (UTC)", "Last due (UTC)"], timers),
         ("queues", "Messages and size of each queue, largest first", ["Queue", "Messages", "Size"], queues),
         ("files", "Use of each file", ["File", "Size", *(use.capitalize() for use in uses)], files),
-        ("keys", "Most frequent keys of messages", ["Key", "Messages"], [list(one) for one in facts.keys[:SHOWN]]),
+        (
+            "keys",
+            "Most frequent keys of messages",
+            ["Key", "Messages"],
+            [[key, f"{count:,}"] for key, count in facts.keys[:SHOWN]],
+        ),
     ]
 
 
