@@ -14,7 +14,7 @@ from brokerstore.report.pictures import bars, columns
 from commitlog.topic_names import DEAD_PREFIX
 from storageio import InvalidMessage, StoreError, UnknownStore
 
-from ..tool.backends import MessageLookup, MessagePage, PageRequest, is_rabbitmq
+from ..tool.backends import MessageLookup, MessagePage, PageRequest, is_rabbitmq, rabbitmq_tables, rocketmq_info
 from ..tool.backends.opening import open_backend
 from ..tool.commands.ls import list_queues
 from ..tool.escapes import quote
@@ -113,11 +113,7 @@ def verdict(request: Request, info: Model, notices: list[str]) -> tuple[list[str
 def overview(request: Request, notices: list[str]) -> View:
     """Show the verdict, what the folder holds, its queues and groups, times, and rates of a store in use."""
     folder = request.open()
-    if is_rabbitmq(folder):
-        from ..tool.backends.rabbitmq_tables import info as describe
-    else:
-        from ..tool.backends.rocketmq_info import info as describe
-    info = describe(folder)
+    info = rabbitmq_tables.info(folder) if is_rabbitmq(folder) else rocketmq_info.info(folder)
     listed = _try(notices, lambda: _list(folder, notices)) or Answer({"queues": []}, [])
     rows = sorted(listed.facts["queues"], key=lambda row: -(row["messages"] or 0))
     shown, fields = _queue_rows(rows[:FIRST_SHOWN]), info.text[0] if isinstance(info.text[0], dict) else {}
