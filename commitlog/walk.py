@@ -270,6 +270,19 @@ class LogFiles:
         here = location.record if location.is_entry else location
         return reader.decode(here.at, 0) if code > 0 else describe(file.path, location, STOPS[code])
 
+    def next_record(self, offset: int) -> int | None:
+        """Return the physical offset of the first good record at or behind an offset, in its file or a later one.
+
+        Bytes that are no record are searched to the end of their file; None behind the last record.
+        """
+        for found in self.files:
+            if found.size_bytes and found.start_offset + found.size_bytes > offset:
+                file = MappedFile.of(self._disk, found, writable=False)
+                at = newer_record(file, max(0, offset - found.start_offset), 0)
+                if 0 <= at < self._stop(file):
+                    return found.start_offset + at
+        return None
+
 
 def _is_compacted(folder: str) -> bool:
     """Return whether a folder is the log of one queue of a compacted topic (`docs/formats/rocketmq-compaction.md`)."""

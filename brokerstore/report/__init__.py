@@ -1,7 +1,7 @@
 """A self-contained HTML page about a folder of either kind: charts, tables, problems; no network, no script.
 
-`facts` reads a RocketMQ store and `rabbit_facts` a RabbitMQ folder; both return `Facts`.  `pictures` draws them as SVG with
-matplotlib, and `page` fills the template `page.html`, which escapes the names of topics and keys.
+`facts` reads a RocketMQ store and `rabbit_facts` a RabbitMQ folder; both return `Facts`.  `pictures` draws them as SVG, and
+`page` fills the templates, which escape every name; `brokerstore.web` fills the same ones for a folder that is looked at.
 """
 
 from __future__ import annotations

@@ -118,11 +118,7 @@ def size_counts(sizes: Counter[int]) -> list[tuple[str, int]]:
 
 
 def size_class(size: int) -> int:
-    """Return the index of the step that a size falls under.
-
-    >>> size_place(128), size_place(129)
-    (0, 1)
-    """
+    """Return the index of the step that a size falls under."""
     return next((index for index, step in enumerate(SIZE_STEPS) if size <= step), len(SIZE_STEPS))
 
 
@@ -131,7 +127,7 @@ class StoreFacts:
 
     def __init__(self, files: LogFiles) -> None:
         """Start with the files of the log; steps of others are ignored."""
-        self._maps = {file.path: FileMap(_base(file.path), file.size_bytes) for file in files.files}
+        self._maps = {file.path: FileMap(file.path.rpartition("/")[2], file.size_bytes) for file in files.files}
         self._ends = dict.fromkeys(self._maps, 0)  # after the last step of each file
         self._last_ms: dict[str, int] = {}
         self._times, self._keys = Times(), Words()
@@ -191,10 +187,6 @@ class StoreFacts:
             kind, path, cards, list(self._maps.values()), self._times.rows(), self._times.bucket_ms, queues,
             size_counts(self._sizes), self._keys.most(),
         )  # fmt: skip
-
-
-def _base(path: str) -> str:
-    return path.rpartition("/")[2]
 
 
 def _keys_and_sizes(piece: Piece) -> Iterator[tuple[list[str], dict[int, int]]]:

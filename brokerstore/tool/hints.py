@@ -90,7 +90,7 @@ def _refused(error: StoreError, _command: str, directory: str) -> str:
     if _is_strange_sidecar(_named(error, directory), directory):
         return f"run: brokerstore recover {quote(directory)}  (with --apply, moves aside what blocks a file of brokerstore)"
     if getattr(error, "operation", "") == "listen":
-        return "run: ss -ltnp  (shows which program has the port; --listen takes another address)"
+        return "run: ss -ltnp  (shows which program has the port; choose another one)"
     file = quote(_there(_named(error, directory)))
     return f"run: ls -ld {file}; dmesg | tail  (permissions, or a failing disk: copy the folder first)"
 

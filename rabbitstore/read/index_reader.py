@@ -35,8 +35,8 @@ class SharedStores(Protocol):
 class IndexReader(Protocol):
     """Reads the index in a queue's folder, whichever version it has."""
 
-    def segments(self, problems: list[Finding], in_order: Any, finish: Finish) -> Iterator[Any]:
-        """Yield each segment: what `finish` makes of an intact one, and the entries of any other.
+    def segments(self, problems: list[Finding], in_order: Any, finish: Finish, first: int = 0) -> Iterator[Any]:
+        """Yield each segment from the number `first` on: what `finish` makes of an intact one, and the entries of any other.
 
         `in_order` maps a function to numbers of segments, as `map` does.
         """

@@ -47,10 +47,10 @@ class IndexV1:
             problems.append(Finding(where, end, "torn_segment", "an entry", f"{len(data) - end} zeros"))
         return found
 
-    def segments(self, problems: list[Finding], in_order: Any, finish: Finish) -> Iterator[Any]:
-        """Yield each segment: what `finish` makes of an intact one, and the entries of any other."""
+    def segments(self, problems: list[Finding], in_order: Any, finish: Finish, first: int = 0) -> Iterator[Any]:
+        """Yield each segment from the number `first` on: what `finish` makes of an intact one, and the entries of any other."""
         journal = self.journal(problems)
-        numbers = sorted({*self.queue.segment_numbers(), *journal})
+        numbers = sorted(number for number in {*self.queue.segment_numbers(), *journal} if number >= first)
         alone = in_order(lambda number: self._intact(number, finish), [one for one in numbers if one not in journal])
         for number in numbers:
             found = next(alone) if number not in journal else None

@@ -28,9 +28,9 @@ class IndexV2:
         """`queue` is the folder; nothing is read yet."""
         self.queue = queue
 
-    def segments(self, problems: list[Finding], in_order: Any, finish: Finish) -> Iterator[Any]:
-        """Yield each segment: what `finish` makes of an intact one, and the entries of any other."""
-        numbers = sorted({*self.queue.segment_numbers(), *self._store_numbers()})
+    def segments(self, problems: list[Finding], in_order: Any, finish: Finish, first: int = 0) -> Iterator[Any]:
+        """Yield each segment from the number `first` on: what `finish` makes of an intact one, and the entries of any other."""
+        numbers = sorted(number for number in {*self.queue.segment_numbers(), *self._store_numbers()} if number >= first)
         read = in_order(lambda number: self._read(number, finish), numbers)
         for number, (index, stored, found) in zip(numbers, read, strict=True):
             self._record(number, index, stored)

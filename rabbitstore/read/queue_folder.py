@@ -84,9 +84,12 @@ class QueueFolder(IndexFolder):
         files = (entry for entry in self.disk.list(self.path) if entry.name.rpartition(".")[2] in endings)
         return not self.is_named and not any(entry.size_bytes for entry in files)
 
-    def entries(self, problems: list[Finding]) -> Iterator[IndexEntry]:
-        """Yield all entries by sequence number, including acknowledged ones that are still in the files."""
-        for part in self.index.segments(problems, map, IntactSegment.entries):
+    def entries(self, problems: list[Finding], start: int = 0) -> Iterator[IndexEntry]:
+        """Yield all entries by sequence number, including acknowledged ones that are still in the files.
+
+        Segments before the one of the number `start` are not read.
+        """
+        for part in self.index.segments(problems, map, IntactSegment.entries, start // self.segment_entries):
             yield from part
 
     def segments(self, problems: list[Finding], work: Finish = lambda segment: segment) -> Iterator[Any]:

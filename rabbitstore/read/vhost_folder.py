@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import dropwhile, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from storageio import REAL_DISK, Closing, Disk, Kind, StoreCorrupt, UnknownStore, UnsupportedFormat, read_head
@@ -187,19 +188,27 @@ class VhostFolder(Closing):
         count = len(folder.segment_numbers())
         return QueueInfo(folder.queue, folder.vhost or self.vhost, messages, held, persistent, count, folder.version)
 
-    def messages(self, queue: str | None = None, *, include_acked: bool = False) -> Iterator[RabbitMessage]:
-        """Yield the messages of one queue or of all, in the order in which a broker would deliver them."""
+    def messages(
+        self, queue: str | None = None, *, include_acked: bool = False, start: int = 0, stop: int | None = None
+    ) -> Iterator[RabbitMessage]:
+        """Yield the messages of one queue or of all, in the order in which a broker would deliver them.
+
+        `start` and `stop` select a range of sequence numbers in each queue.
+        """
         for folder in self.queue_folders():
             if queue is None or folder.queue == queue:
-                yield from self.messages_in(folder, include_acked=include_acked)
+                end = SEQ_ID_MAX if stop is None else stop
+                yield from self.messages_in(folder, include_acked=include_acked, start=start, stop=end)
 
     def messages_in(
         self, folder: QueueFolder, *, include_acked: bool = False, start: int = 0, stop: int = SEQ_ID_MAX
     ) -> Iterator[RabbitMessage]:
         """Yield the messages of one queue folder by sequence number, from `start` to before `stop`; others are not read."""
-        entries = folder.entries(self.problems)
-        if start > 0 or stop < SEQ_ID_MAX:
-            entries = (entry for entry in entries if start <= entry.seq_id < stop)
+        entries = folder.entries(self.problems, start)
+        if start > 0:
+            entries = dropwhile(lambda entry: entry.seq_id < start, entries)
+        if stop < SEQ_ID_MAX:
+            entries = takewhile(lambda entry: entry.seq_id < stop, entries)
         return self.messages_of(folder, entries, include_acked=include_acked)
 
     def messages_of(

@@ -46,7 +46,8 @@ def test_columns_without_pyarrow_raise_missing_extra(folder: Path, absent: Any) 
     [
         ("pyarrow", "arrow", ["export", "{folder}", "--to", "parquet", "--out", "{folder}.parquet"]),
         ("pyarrow", "arrow", ["import", "{folder}/x.parquet", "--to", "{folder}.new"]),
-        ("jinja2", "report", ["report", "{folder}"]), ("matplotlib", "report", ["report", "{folder}"]),
+        ("jinja2", "report", ["report", "{folder}"]), ("starlette", "web", ["web", "{folder}"]),
+        ("uvicorn", "web", ["web", "{folder}"]),
     ],
 )  # fmt: skip
 def test_commands_without_an_extra_print_how_to_install_it(

@@ -30,6 +30,7 @@ Folder: TypeAlias = "RocketmqFolder | RabbitmqFolder"
 
 ExportItem = tuple[Any, int, int, int]  # a block or batch, the position after it, bytes of the folder, messages in it
 QueueKey = tuple[Any, ...]
+PAGE_BYTES = 8 << 20
 
 
 class MessageLookup(NamedTuple):
@@ -41,6 +42,27 @@ class MessageLookup(NamedTuple):
     queue: str | None = None
     offset: int | None = None
     max_count: int = 1
+
+
+class PageRequest(NamedTuple):
+    """Where a page of messages is: from `start` on, or before `before`.
+
+    With a queue these are queue offsets or sequence numbers, without one physical offsets of a log.
+    """
+
+    topic: str | None = None
+    queue: str | None = None
+    start: int | None = None
+    before: int | None = None
+    max_count: int = 50
+
+
+class MessagePage(NamedTuple):
+    """Messages in order; `first` is the `before` of the page in front of them, `following` the `start` of the next one."""
+
+    messages: list[Any]
+    first: int | None
+    following: int | None
 
 
 class Repair(NamedTuple):
@@ -131,6 +153,9 @@ class Backend(MessageForms, Protocol):
 
     def get(self, lookup: MessageLookup) -> Iterator[Any]:
         """Iterate over the messages that a lookup names; raise `NoSuchMessage` if there is none."""
+
+    def page(self, requested: PageRequest) -> MessagePage:
+        """Return one page of a queue or log, of at most `PAGE_BYTES` of bodies, without counting the messages before it."""
 
     def query(
         self, topic: str, key: str, times: tuple[int | None, int | None], max_count: int, *, is_tag: bool = False

@@ -18,11 +18,11 @@ from ..filters import Filters
 from ..hints import NoSuchMessage
 from ..layout import TableColumn
 from ..output import body_text, print_line, time_text
-from . import Contents, ExportSource, MessageLookup
+from . import PAGE_BYTES, Contents, ExportSource, MessageLookup, MessagePage, PageRequest
 from .rabbitmq_folder import BLOCK_SIZE, RabbitmqFolder
 
 if TYPE_CHECKING:
-    from rabbitstore import RabbitMessage
+    from rabbitstore import RabbitMessage, VhostFolder
 
 BODY_SHOWN = 60
 BODY_SHOWN_ALONE = 1024
@@ -92,10 +92,10 @@ class RabbitmqBackend(RabbitmqFolder):
         with self.open_folder() as folder:
             if lookup.offset is None:
                 msg_id = str(lookup.message_id).lower()
-                found = (message for message in self.messages(folder) if message.msg_id.hex() == msg_id)
+                found: Iterator[RabbitMessage] = (one for one in self.messages(folder) if one.msg_id.hex() == msg_id)
             else:
                 offset = lookup.offset
-                found = (message for message in self.messages(folder, lookup.queue) if message.seq_id >= offset)
+                found = self.messages(folder, lookup.queue, offset)
             for message in found if lookup.offset is None else islice(found, lookup.max_count):
                 count += 1
                 yield message
@@ -104,6 +104,39 @@ class RabbitmqBackend(RabbitmqFolder):
             step = f"run: brokerstore ls {quote(path)}  (lists the queues and their messages)"
             raise NoSuchMessage(f"no such message in {path}", step)
 
+    def page(self, requested: PageRequest) -> MessagePage:
+        """Return one page of a queue by sequence number."""
+        with self.open_folder() as folder:
+            found = self._page_from(folder, requested) if requested.before is None else self._page_before(folder, requested)
+        start = requested.start or 0
+        first = found[0].seq_id if found and (requested.before is not None or start > 0) else None
+        return MessagePage(found, first, found[-1].seq_id + 1 if found else None)
+
+    def _page_before(self, folder: VhostFolder, requested: PageRequest) -> list[RabbitMessage]:
+        """Return the last messages before a number; acknowledged ones leave gaps, so the range grows until there are enough."""
+        ends = [
+            (max(one.segment_numbers(), default=0) + 1) * one.segment_entries
+            for one in folder.queue_folders() if one.queue == requested.queue
+        ]  # fmt: skip
+        found: deque[RabbitMessage] = deque(maxlen=requested.max_count)
+        end, width = min(requested.before or 0, max(ends, default=0)), requested.max_count
+        while True:
+            start = max(0, end - width)
+            found.extend(self.messages(folder, requested.queue, start, requested.before))
+            if len(found) == requested.max_count or not start:
+                return list(found)
+            found.clear()
+            width *= 4
+
+    def _page_from(self, folder: VhostFolder, requested: PageRequest) -> list[RabbitMessage]:
+        found, size = [], 0
+        for message in islice(self.messages(folder, requested.queue, requested.start or 0), requested.max_count):
+            found.append(message)
+            size += message.size
+            if size > PAGE_BYTES:
+                break
+        return found
+
     def query(
         self, topic: str, key: str, _times: tuple[int | None, int | None], max_count: int, *, is_tag: bool = False
     ) -> Iterator[RabbitMessage]:  # fmt: skip
@@ -111,7 +144,7 @@ class RabbitmqBackend(RabbitmqFolder):
         assert not is_tag, "the command refuses it"
         count = 0
         with self.open_folder() as folder:
-            for message in islice((one for one in self.messages(folder, topic) if self._has_key(one, key)), max_count):
+            for message in islice((one for one in self.messages(folder, topic) if self.has_key(one, key)), max_count):
                 count += 1
                 yield message
             is_known = count > 0 or any(queue == topic for queue in self.queue_names(folder))
@@ -121,7 +154,7 @@ class RabbitmqBackend(RabbitmqFolder):
         elif not count:
             print_line(f"brokerstore: no message of queue {topic!r} has the key {key!r}; run: brokerstore dump {path}")
 
-    def _has_key(self, message: RabbitMessage, key: str) -> bool:
+    def has_key(self, message: RabbitMessage, key: str) -> bool:
         """Return whether a key is a routing key, the id in the store, or an id that the publisher gave."""
         if key in message.routing_keys or key.lower() == message.msg_id.hex():
             return True

@@ -15,7 +15,7 @@ from ..codes import CLEAN, NO_STORE, PROBLEM
 from ..output import count_text, json_line, print_line, problem_text
 
 if TYPE_CHECKING:
-    from rabbitstore import RabbitMessage
+    from rabbitstore import QueueInfo, RabbitMessage
     from rabbitstore.node_folder import NodeFolder
     from rabbitstore.read.json_cy import LineWriter
 
@@ -83,6 +83,7 @@ class RabbitmqFolder:
         self.facts = target.facts
         self.node: NodeFolder | None = None
         self.problems: list[Finding] = []
+        self._classic: list[QueueInfo] | None = None
         report_running_server(self.facts)
 
     @property
@@ -130,11 +131,20 @@ class RabbitmqFolder:
             _report_notes(list(dict.fromkeys(folder.notes)))
             self._report_unread()
 
-    def messages(self, folder: VhostFolder, queue: str | None = None) -> Iterator[RabbitMessage]:
-        """Iterate over the messages of classic queues, then of quorum queues and streams."""
-        yield from folder.messages(queue)
-        if self.node is not None:
-            yield from self.node.messages(queue)
+    def classic_queues(self, folder: VhostFolder) -> list[QueueInfo]:
+        """Return a row for each classic queue, which are counted once."""
+        if self._classic is None:
+            self._classic = folder.queues()
+        return self._classic
+
+    def messages(
+        self, folder: VhostFolder, queue: str | None = None, start: int = 0, stop: int | None = None
+    ) -> Iterator[RabbitMessage]:
+        """Iterate over the messages of classic queues, then of quorum queues and streams, with numbers of a range."""
+        yield from folder.messages(queue, start=start, stop=stop)
+        for message in () if self.node is None else self.node.messages(queue):
+            if start <= message.seq_id and (stop is None or message.seq_id < stop):
+                yield message
 
     def _report_unread(self) -> None:
         if self.node is not None:

@@ -33,7 +33,7 @@ NOT_CHECKED = "not checked; run verify"
 def info(backend: RabbitmqFolder) -> Answer:
     """Describe a virtual host, and the node around it, whose other queues are only counted."""
     with backend.open_folder(with_node=False) as folder:
-        queues = folder.queues()
+        queues = backend.classic_queues(folder)
         facts: dict[str, Any] = {
             "kind": backend.target.kind.value,
             "path": folder.path,
@@ -94,7 +94,7 @@ def _store_rows(folder: VhostFolder) -> list[dict[str, Any]]:
 def ls(backend: RabbitmqFolder) -> Answer:
     """List one row a queue."""
     with backend.open_folder() as folder:
-        rows = [{key: getattr(queue, key) for key in KEYS} for queue in folder.queues()]
+        rows = [{key: getattr(queue, key) for key in KEYS} for queue in backend.classic_queues(folder)]
         keys: tuple[str, ...] = KEYS
         if backend.node is not None:
             keys = NODE_KEYS

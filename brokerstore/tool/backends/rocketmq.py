@@ -25,7 +25,7 @@ from ..hints import NoSuchMessage
 from ..layout import TableColumn
 from ..message_json import line_blocks, message_json, message_line
 from ..output import body_text, print_line, time_text
-from . import Contents, ExportSource, MessageLookup
+from . import Contents, ExportSource, MessageLookup, MessagePage, PageRequest
 from .rocketmq_folder import RocketmqFolder
 
 if TYPE_CHECKING:
@@ -154,6 +154,12 @@ class RocketmqBackend(RocketmqFolder):
             text = f"{path}: no message begins at {offset}: expected the offset of one, found {inside[0]}"
             raise NoSuchMessage(text, f"run: brokerstore {inside[1]}")
         return found
+
+    def page(self, requested: PageRequest) -> MessagePage:
+        """Return one page of a queue or of the log."""
+        from .rocketmq_page import log_page, queue_page
+
+        return log_page(self, requested) if requested.topic is None else queue_page(self, requested)
 
     def query(
         self, topic: str, key: str, times: tuple[int | None, int | None], max_count: int, *, is_tag: bool = False

@@ -54,6 +54,7 @@ class RocketmqFolder:
         self.shows_fillers = False
         self.decodes = False
         self._fillers = 0
+        self._incomplete: dict[str, Any] | None = None  # the count walks over a part of the log
         self.is_incomplete = False  # whether an answer may lack messages
 
     @property
@@ -157,7 +158,12 @@ class RocketmqFolder:
             yield queues
 
     def incomplete_keys(self, store: MessageStore) -> dict[str, Any]:
-        """Report on stderr what the queues of a killed writer's store lack; return the JSON keys for it."""
+        """Report on stderr, once, what the queues of a killed writer's store lack; return the JSON keys for it."""
+        if self._incomplete is None:
+            self._incomplete = self._find_incomplete(store)
+        return self._incomplete
+
+    def _find_incomplete(self, store: MessageStore) -> dict[str, Any]:
         undispatched = store.engine.undispatched
         undispatched.is_reported = True
         problem = undispatched.problem()

@@ -28,11 +28,12 @@ def views(folder: RocketmqFolder, interval_s: float, count: int | None) -> Itera
         for _ in numbers() if count is None else range(count):
             REAL_DISK.sleep(interval_s)
             now = store.metrics()
-            yield _view(folder, store, before, now)
+            yield view(folder, store, before, now)
             before = now
 
 
-def _view(folder: RocketmqFolder, store: MessageStore, before: Metrics, now: Metrics) -> Answer:
+def view(folder: RocketmqFolder, store: MessageStore, before: Metrics, now: Metrics) -> Answer:
+    """Return the state of a store, with rates since `before`."""
     seconds = max(0.001, (now.time_ms - before.time_ms) / 1000)
     topics, groups = _topics(before, now, seconds), _groups(before, now, seconds)
     _add_oldest(store, now, groups)

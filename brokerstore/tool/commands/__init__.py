@@ -9,8 +9,7 @@ import click
 NAMES = (
     "put", "info", "ls", "dump", "get", "query", "tail", "top", "stats", "transactions", "verify", "offsets", "export",
     "import", "copy", "diff", "definitions", "purge", "requeue", "group", "topic", "report", "recover", "rebuild",
-    "replicate", "promote",
-    "serve", "decode-id", "bench", "completion", "doctor",
+    "replicate", "promote", "serve", "decode-id", "bench", "completion", "doctor", "web",
 )  # fmt: skip
 _MODULES = {"import": "imports", "decode-id": "decode_id"}  # the others are called like the command
 

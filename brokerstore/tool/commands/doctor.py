@@ -18,12 +18,13 @@ from ..options import JSON, plain_command
 from ..output import Answer, emit_json, print_line, show
 
 PACKAGES = (
-    "brokerstore", "numpy", "crcmod", "click", "rich", "pyarrow", "jinja2", "matplotlib", "lz4", "zstandard",
-    "cramjam", "opentelemetry-api", "kombu", "pyspark", "cython",
+    "brokerstore", "numpy", "crcmod", "click", "rich", "pyarrow", "jinja2", "starlette", "uvicorn", "lz4",
+    "zstandard", "cramjam", "opentelemetry-api", "kombu", "pyspark", "cython",
 )  # fmt: skip
 EXTRAS = {
-    "click": "cli", "rich": "cli", "pyarrow": "arrow", "jinja2": "report", "matplotlib": "report", "lz4": "compression",
-    "zstandard": "compression", "cramjam": "compression", "opentelemetry-api": "otel", "kombu": "kombu", "pyspark": "spark",
+    "click": "cli", "rich": "cli", "pyarrow": "arrow", "jinja2": "report", "starlette": "web", "uvicorn": "web",
+    "lz4": "compression", "zstandard": "compression", "cramjam": "compression", "opentelemetry-api": "otel", "kombu": "kombu",
+    "pyspark": "spark",
 }  # fmt: skip
 ROOT = Path(storebytes.__file__).resolve().parent.parent
 

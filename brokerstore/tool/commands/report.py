@@ -28,7 +28,6 @@ def report(folder: Folder, out: str | None, as_json: bool, quiet: bool) -> int:
         file_to_write(out)  # raises before the folder is read
     with needs_extra("report"):
         import jinja2  # noqa: F401
-        import matplotlib  # noqa: F401
 
     if is_rabbitmq(folder):
         from ..backends.rabbitmq_tables import report as of_rabbitmq
