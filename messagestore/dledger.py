@@ -29,7 +29,7 @@ _NO_UNIT = bytes(ENTRY_UNIT_SIZE)
 _INDEX_AT = 16  # in a unit
 
 
-class Peer(NamedTuple):
+class DledgerPeer(NamedTuple):
     """What a peer's files say; None where they say nothing. The checkpoint of a killed broker is older than its log."""
 
     name: str
@@ -50,13 +50,13 @@ def peer_folder(facts: FolderFacts) -> str | None:
     return os.path.join(facts.path, folders[0]) if len(folders) == 1 else None
 
 
-def read_peer(disk: Disk, folder: str) -> Peer:
+def read_peer(disk: Disk, folder: str) -> DledgerPeer:
     """Read what the peer says about itself. Raises `StoreCorrupt` for a number that is none."""
     checkpoint, term = (_properties(disk, os.path.join(folder, name)) for name in (CHECKPOINT, TERM))
     path = os.path.join(folder, CHECKPOINT)
     committed_index, end_index = _number(checkpoint, COMMITTED, path), _number(checkpoint, END, path)
     number = _number(term, TERM_NUMBER, os.path.join(folder, TERM))
-    return Peer(os.path.basename(folder).partition("-")[2], committed_index, end_index, number, term.get(LEADER))
+    return DledgerPeer(os.path.basename(folder).partition("-")[2], committed_index, end_index, number, term.get(LEADER))
 
 
 def _properties(disk: Disk, path: str) -> dict[str, str]:

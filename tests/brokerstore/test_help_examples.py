@@ -26,7 +26,7 @@ def examples(commands: Mapping[str, click.Command], above: str = "") -> Iterator
             yield from examples(command.commands, f"{name} ")
 
 
-WAITING = ("replicate", "serve")  # for a broker or clients; `tests/rocketlink` runs them
+WAITING = ("replicate", "serve", "web")  # for a broker or clients; `tests/rocketlink` runs them
 EXAMPLES = dict(examples({name: every_command()[name] for name in NAMES}))
 
 

@@ -87,7 +87,7 @@ def copy_topics(
     for topic in requested:
         if not is_virtual_topic(topic):
             _prepare(source, target, admission, topic, queues.get(topic, ()))
-    records = _Records(source, set(requested), progress_before)
+    records = _CopiedRecords(source, set(requested), progress_before)
     count = 0
     for message in records.requested():
         clock.now_ms = message.store_timestamp_ms
@@ -146,7 +146,7 @@ class _Progress:
         self.halves_from = self.offsets.get(HALF_TOPIC, TRANSACTION_GROUP, 0) or 0
 
 
-class _Records:
+class _CopiedRecords:
     """The records of the source, and what the target needs to know of those that are not copied or that lie elsewhere."""
 
     def __init__(self, source: StoreParts, topics: set[str], progress: _Progress) -> None:
@@ -184,7 +184,7 @@ class _Records:
         return {timer.queue_offset for timer in self._timers.timers()} if self._timers is not None else set()
 
 
-def _copy_progress(target: StoreParts, topics: list[str], progress: _Progress, records: _Records) -> None:
+def _copy_progress(target: StoreParts, topics: list[str], progress: _Progress, records: _CopiedRecords) -> None:
     """Copy how far delayed messages and timers are delivered, so that whoever opens the copy delivers none again.
 
     Deliveries of delayed messages that the file of the source does not count are found in the copied log, those of timers in
