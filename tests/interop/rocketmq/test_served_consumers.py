@@ -167,8 +167,13 @@ def test_the_real_broker_delivers_what_is_left(served: Served, tmp_path: Path) -
     assert repeated(deliveries(dead)) == 0
 
 
-def test_a_consumer_gets_what_its_sql_filter_matches(served: Served, tmp_path: Path) -> None:
+def test_a_consumer_gets_what_its_sql_filter_matches(tmp_path: Path) -> None:
     """A wrong filter is refused before the consumer starts."""
+    with Served(tmp_path / "served") as served:
+        assert_filter_selects(served, tmp_path)
+
+
+def assert_filter_selects(served: Served, tmp_path: Path) -> None:
     topic, file = "filtered", tmp_path / "file"
     settings = {"topic": topic, "file": str(file)}
     flood(served, topic, 100)
