@@ -33,7 +33,7 @@ DATA = Path(__file__).resolve().parents[1] / "tests" / "data"
 SPLITS = ("64k", "1g")  # log files of real folders here have 64 KiB, so sizes in between are the same plan
 SMALL_BYTES, SMALL_SPLITS = "64m", ("64k", "1000003", "16m")  # a task takes longer to start than to read 64 KiB
 LARGE_SPLITS = ("77777777", "256m", "1g")
-NO_FOLDER = "rabbitmq4-restart"  # parts of nodes
+NO_FOLDERS = {"rabbitmq4-restart", "rabbitmq-queue-machine", "rabbitmq38-snapshot"}  # parts of nodes
 RABBIT_NULLS: dict[str, Any] = dict.fromkeys(set(RABBIT_COLUMNS) - {"body"})  # the dump leaves out keys of other types of queue
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 Row = dict[str, Any]
@@ -124,7 +124,7 @@ def digests_of_batches(batches: Iterator[Any]) -> Iterator[Any]:
 
 def names() -> list[str]:
     """Return the names of the folders of real brokers."""
-    return sorted({path.name.partition(".")[0] for path in DATA.glob("*.tar.xz")} - {NO_FOLDER})
+    return sorted({path.name.partition(".")[0] for path in DATA.glob("*.tar.xz")} - NO_FOLDERS)
 
 
 def real_folder(name: str, above: Path) -> Path:

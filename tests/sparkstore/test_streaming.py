@@ -426,7 +426,8 @@ def test_topics_and_queues_of_a_stream(tmp_path: Path) -> None:
     fill(tmp_path, 60)
     stream = Stream(tmp_path, topic="topic-1", maxBytesPerTrigger="2k")
     assert stream.run() == [body(number) for number in range(60) if number % 2]
-    assert Stream(tmp_path, topic="none").run() == []
+    with pytest.raises(BadOption, match="no topic 'none'"):
+        Stream(tmp_path, topic="none").run()
 
 
 def delete_first_files(root: Path, count: int) -> int:
@@ -621,7 +622,7 @@ def test_unsupported_stores_and_options_of_a_stream_are_errors(tmp_path: Path) -
         Stream(tmp_path / "[ab]").reader()
     with pytest.raises(BadOption, match="mounted folder"):
         BrokerStreamReader({"path": "memory://x"}, message_schema())
-    for name, value in (("maxBytesPerTrigger", "0"), ("maxBytesPerTrigger", "x"), ("maxOffsetsPerTrigger", "3")):
+    for name, value in (("maxBytesPerTrigger", "0"), ("maxBytesPerTrigger", "x"), ("maxFilesPerTrigger", "3")):
         with pytest.raises(BadOption, match=f"(?i){name}"):
             Stream(tmp_path / "a", **{name: value}).reader()
     from pyspark.sql.types import StructType
