@@ -59,15 +59,6 @@ FOREVER_MS = (1 << 63) - 1  # later than every store time
 BLANK_SIZE = 8  # size and magic; each file reserves room for one
 CRC_MASK = 0x7FFFFFFF
 
-ENTRY_MAGIC = 1
-ENTRY_BLANK_MAGIC = -1
-ENTRY_SIZE_AT = 4
-ENTRY_INDEX_AT = 8
-ENTRY_TERM_AT = 16
-ENTRY_POSITION_AT = 24
-ENTRY_BODY_SIZE_AT = 44
-ENTRY_HEADER_SIZE = 48
-ENTRY_UNIT_SIZE = 32  # in the index of the entries: magic, position, size, index, term
 FILE_NAME_SIZE = 20
 FILE_SIZE_DEFAULT = 1 << 30
 

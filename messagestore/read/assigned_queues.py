@@ -46,6 +46,10 @@ class QueueState:
         """The queue offset before which every message is acknowledged."""
         return next(iter(self.pending), self.position)
 
+    def in_time(self, now_ms: int) -> list[int]:
+        """Return the queue offsets of the messages in hand whose deliveries are not over."""
+        return [offset for offset, end_ms in self.pending.items() if end_ms > now_ms]
+
     @contextlib.contextmanager
     def committing(self) -> Iterator[None]:
         """Keep the queue with its consumer until an acknowledgement is committed, so that the next one starts behind it."""

@@ -631,7 +631,7 @@ class Consumer(AssignedQueues):
             self._assign()
             for queue_id, state in self._states.items():
                 with state.committing():
-                    for offset in [offset for offset, end_ms in state.pending.items() if end_ms > self._now_ms()]:
+                    for offset in state.in_time(self._now_ms()):
                         del state.pending[offset]
                     self._commit(queue_id, state)
         if self._retry is not None:
@@ -721,6 +721,6 @@ class _RetryReader(Consumer):
         with self._lock:
             self._expire_if_free()
             for queue_id, state in self._states.items():
-                for offset in [offset for offset, end_ms in state.pending.items() if end_ms > self._now_ms()]:
+                for offset in state.in_time(self._now_ms()):
                     self._done(queue_id, offset)
                     del state.pending[offset]

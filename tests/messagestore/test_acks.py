@@ -304,15 +304,16 @@ def test_messages_behind_offsets_that_were_reset_come_again(tmp_path: Path) -> N
     assert delivered(tmp_path / "s") == [*range(COUNT)]
 
 
+def refuse_space(operation: str, path: str) -> None:
+    """Leave no space for the file of acknowledgements."""
+    if operation == "allocate" and "acks" in path:
+        raise DiskFull(operation, path, errno.ENOSPC, "no space")
+
+
 def test_acknowledging_goes_on_without_space_for_the_file(caplog: pytest.LogCaptureFixture) -> None:
     """The offsets are in the JSON file, as before; the error is logged once."""
     disk = ForgettingDisk()
-
-    def refuse(operation: str, path: str) -> None:
-        if operation == "allocate" and "acks" in path:
-            raise DiskFull(operation, path, errno.ENOSPC, "no space")
-
-    disk.refuse = refuse
+    disk.refuse = refuse_space
     acks = AckFile(disk, "/own", 7)
     for offset in range(5):
         acks.record(("T@G", 0), offset)
@@ -370,12 +371,7 @@ def test_workers_killed_at_any_moment_repeat_only_what_they_had_in_hand(tmp_path
 def test_acknowledging_is_durable_again_when_there_is_space(caplog: pytest.LogCaptureFixture) -> None:
     """The file is written at the next save of the offsets, with everything that is acknowledged."""
     disk = ForgettingDisk()
-
-    def refuse(operation: str, path: str) -> None:
-        if operation == "allocate" and "acks" in path:
-            raise DiskFull(operation, path, errno.ENOSPC, "no space")
-
-    disk.refuse = refuse
+    disk.refuse = refuse_space
     acks = AckFile(disk, "/own", 7)
     acks.record(("T@G", 0), 3)
     acks.add_done(("T@G", 0), 5)
