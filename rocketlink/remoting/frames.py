@@ -171,8 +171,8 @@ def _keyed(value: Any) -> str:
 def _json_header(command: Command) -> bytes:
     remark = "" if command.remark is None else f',"remark":{_encode(command.remark)}'
     header = (
-        f'{{"code":{command.code},"extFields":{_encode(command.fields)},"flag":{command.flag},"language":"{LANGUAGES[PYTHON]}",'
-        f'"opaque":{command.opaque},"serializeTypeCurrentRPC":"JSON","version":{VERSION}{remark}}}'
+        f'{{"code":{command.code},"extFields":{_encode(command.fields)},"flag":{command.flag},"language":"{command.language}",'
+        f'"opaque":{command.opaque},"serializeTypeCurrentRPC":"JSON","version":{command.version}{remark}}}'
     )
     return header.encode("utf-8", "replace")
 
@@ -189,7 +189,7 @@ def _from_json(header: bytes, body: bytes) -> Command:
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in fields.items() if value is not None}
     language, version = document.get("language"), document.get("version")
     language = language if language in LANGUAGES else "OTHER"
-    version = version if type(version) is int else 0
+    version = version if type(version) is int and -(1 << 15) <= version < 1 << 15 else 0  # a binary header has 16 bits for it
     return Command(numbers[0], texts, body, numbers[1], numbers[2], remark, JSON_ENCODING, language, version)
 
 
@@ -200,7 +200,7 @@ def _binary_header(command: Command) -> bytes:
         packed_key, packed_value = key.encode("utf-8", "replace"), value.encode("utf-8", "replace")
         entries += _SHORT.pack(len(packed_key)) + packed_key + _WORD.pack(len(packed_value)) + packed_value
     code = (command.code + 0x8000) % 0x10000 - 0x8000  # RocketMQ keeps 16 bits of it
-    fixed = _FIXED.pack(code, PYTHON, VERSION, command.opaque, command.flag)
+    fixed = _FIXED.pack(code, LANGUAGES.index(command.language), command.version, command.opaque, command.flag)
     return b"".join((fixed, _WORD.pack(len(remark)), remark, _WORD.pack(len(entries)), bytes(entries)))
 
 
