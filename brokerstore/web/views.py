@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..tool.target import Target
 
 ROWS, QUEUES_SHOWN, FIRST_SHOWN = 50, 200, 15
-COLUMNS, COUNTED_QUEUES = 48, 8  # of the chart over time, and the queues that it counts
+COLUMNS, COUNTED_QUEUES = 48, 4  # of the chart over time, and the queues that it counts: each look-up maps pages of the log
 SEARCH_S = 0.12  # of one page of a search without an index
 FINDINGS_SHOWN = 100
 FORMS = ("jsonl", "parquet")
@@ -126,7 +126,7 @@ def overview(request: Request, notices: list[str]) -> View:
     model["verdict"], model["is_bad"] = verdict(request, info.facts, notices)
     if not is_rabbitmq(folder) and folder.target.kind is FolderKind.ROCKETMQ:
         model["groups"] = _try(notices, lambda: _lags(folder))
-        model["pictures"] = _try(notices, lambda: list(_over_time(folder, rows[:COUNTED_QUEUES]))) or []
+        model["pictures"] = _try(notices, lambda: list(_over_time(folder, rows[:COUNTED_QUEUES], info.facts))) or []
         if folder.is_in_use:
             model["rates"] = _try(notices, lambda: _rates(request, folder))
     depths = [
@@ -178,13 +178,11 @@ def _lags(folder: RocketmqFolder) -> list[list[Any]]:
     return [[*pair, lag] for pair, lag in sorted(sums.items(), key=lambda one: -one[1])[:FIRST_SHOWN]]
 
 
-def _over_time(folder: RocketmqFolder, rows: list[Model]) -> Iterator[Model]:
+def _over_time(folder: RocketmqFolder, rows: list[Model], facts: Model) -> Iterator[Model]:
     """Count messages by time of the deepest queues, by binary search: no message is counted one by one."""
-    info = folder.files()
-    first, last = info.first(), info.end().last
-    if first is None or last is None or not rows or last.store_timestamp_ms < first.store_timestamp_ms:
+    start, stop = facts["first_store_timestamp_ms"], facts["last_store_timestamp_ms"]
+    if start is None or stop is None or not rows or stop < start:
         return
-    start, stop = first.store_timestamp_ms, last.store_timestamp_ms
     bucket_ms = max(1, -(-(stop - start + 1) // COLUMNS))
     counts = [0] * COLUMNS
     with folder.open_store() as store:

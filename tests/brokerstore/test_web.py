@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
 import time
 from collections.abc import Iterator
 from html import unescape
@@ -305,6 +306,19 @@ def test_the_printed_address_sets_a_cookie_and_leaves_the_token_out(fixture_stor
     policy = client.get("/0/").headers["content-security-policy"]
     assert "default-src 'none'" in policy and "unsafe" not in policy and "script" not in policy
     assert client.site.token not in client.get("/0/").text
+
+
+def test_the_printed_address_answers_at_once(fixture_store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that reads the line connects before the server accepts: it waits, and is not refused."""
+    import uvicorn
+
+    def run_until_connected(_server: object, sockets: list[socket.socket]) -> None:
+        with socket.create_connection(sockets[0].getsockname(), timeout=10):
+            pass
+
+    monkeypatch.setattr(uvicorn.Server, "run", run_until_connected)
+    ran = run("web", fixture_store("plain").store)
+    assert (ran.code, ran.talk) == (0, "")
 
 
 def test_no_path_leaves_the_folder(tmp_path: Path, fixture_store: Any) -> None:

@@ -34,6 +34,7 @@ def web(folders: tuple[str, ...], port: int, vhost: str | None, *, allow_changes
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind(("127.0.0.1", port))
+            listening.listen()  # before the address is printed: a program that reads it connects at once
         except OSError as error:
             raise DiskError("listen", f"127.0.0.1:{port}", error.errno or 0, error.strerror or str(error)) from error
         emit(f"http://127.0.0.1:{listening.getsockname()[1]}/?token={site.token}")
