@@ -17,6 +17,7 @@ import click
 from brokerstore.report.page import environment, meanings
 from storageio import DiskError, InvalidMessage, StoreError, UnknownStore, needs_extra
 
+from ..tool.body_schemas import BodySchemas
 from ..tool.escapes import quote
 from ..tool.filters import Filters
 from ..tool.hints import NoSuchMessage, after_error
@@ -54,10 +55,11 @@ class Site:
     """The folders, the secrets of this run, and what it remembers of each folder."""
 
     def __init__(
-        self, folders: list[tuple[str, dict[str, Any]]], log: Callable[[str], None], *, allow_changes: bool = False
-    ) -> None:
+        self, folders: list[tuple[str, dict[str, Any]]], log: Callable[[str], None], schemas: BodySchemas | None = None, *,
+        allow_changes: bool = False,
+    ) -> None:  # fmt: skip
         """Take each folder with the options that `find_target` knows; `log` writes a line about each change."""
-        self.folders, self.log, self.allow_changes = folders, log, allow_changes
+        self.folders, self.log, self.allow_changes, self.schemas = folders, log, allow_changes, schemas or BodySchemas()
         self.token, self.form_token = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
         self.checks, self._before = dict[int, dict[str, Check]](), dict[int, Any]()
         for path, options in folders:
@@ -67,7 +69,9 @@ class Site:
         """Return a request about a folder, which is identified anew: files come and go."""
         if number >= len(self.folders):
             raise NoSuchMessage(f"there is no folder {number}", "open the first page")
-        return Request(number, find_target(*self.folders[number]), given, self.checks.get(number, {}), self._before)
+        return Request(
+            number, find_target(*self.folders[number]), given, self.checks.get(number, {}), self._before, self.schemas
+        )
 
     def check(self, number: int) -> None:
         """Start `verify` and `recover` of a folder, which only read, unless they run."""

@@ -6,7 +6,7 @@ import json
 import os
 from typing import Any
 
-from storageio import REAL_DISK, StoreError
+from storageio import REAL_DISK, InvalidMessage, StoreError
 
 from ..tool.backends import MessageLookup, is_rabbitmq
 from ..tool.escapes import printable
@@ -29,9 +29,15 @@ def message(request: Request, notices: list[str]) -> View:
     headers = fields.pop("properties")
     fields.pop("body")
     body, how = _plain_body(folder, found, notices)
+    decoded = None
+    try:
+        decoded = request.schemas.decode(found.queue if is_rabbitmq(folder) else found.topic, body)
+    except InvalidMessage as error:
+        notices.append(str(error))
     model = Model(
         fields=fields, headers=_flat(headers), size=len(body), how=how, json=request.link("message.json", **request.given),
-        raw=request.link("body", **request.given), bytes=request.link("bytes", **_location(folder, found)), node=folded(body),
+        raw=request.link("body", **request.given), bytes=request.link("bytes", **_location(folder, found)),
+        node=folded(body if decoded is None else decoded.encode()), node_title="JSON" if decoded is None else "By its schema",
         text=_text(body), lines=list(hex_lines(body[:HEX_MAX], 0, 0)), hex_max=HEX_MAX, text_max=TEXT_MAX,
         references=[], taken=None,
     )  # fmt: skip

@@ -25,6 +25,7 @@ from .checks import VERBS, Check
 
 if TYPE_CHECKING:
     from ..tool.backends.rocketmq_folder import RocketmqFolder
+    from ..tool.body_schemas import BodySchemas
     from ..tool.target import Target
 
 ROWS, QUEUES_SHOWN, FIRST_SHOWN = 50, 200, 15
@@ -67,6 +68,7 @@ class Request(NamedTuple):
     given: dict[str, str]
     checks: dict[str, Check]
     before: dict[int, Any]  # metrics of the last look at a folder in use
+    schemas: BodySchemas
 
     def open(self) -> Any:
         """Return the backend of the folder, for one page."""

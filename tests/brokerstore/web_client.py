@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
+from brokerstore.tool.body_schemas import BodySchemas
 from brokerstore.web import Site, make_app
 
 HOST = "127.0.0.1:8123"
@@ -31,9 +33,10 @@ class Answered(NamedTuple):
 class Client:
     """A browser that opened the printed address."""
 
-    def __init__(self, *folders: object, allow_changes: bool = False) -> None:
+    def __init__(self, *folders: object, allow_changes: bool = False, schemas: Sequence[str] = ()) -> None:
         self.lines: list[str] = []
-        self.site = Site([(str(folder), {}) for folder in folders], self.lines.append, allow_changes=allow_changes)
+        paths: list[tuple[str, dict[str, Any]]] = [(str(folder), {}) for folder in folders]
+        self.site = Site(paths, self.lines.append, BodySchemas(schemas), allow_changes=allow_changes)
         self.app = make_app(self.site)
         self.cookie = f"brokerstore-8123={self.site.token}"
 
