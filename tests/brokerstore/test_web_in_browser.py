@@ -6,16 +6,32 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.amounts import amount
 from tests.brokerstore.test_report_in_browser import DESK, PHONE, browser, pytestmark, requests
+from tests.brokerstore.test_web import FOLDERS, unpacked
 
-__all__ = ["browser", "pytestmark"]
+__all__ = ["browser", "pytestmark", "unpacked"]
 PAGES = ("/0/", "/0/queues", "/0/groups", "/0/messages", "/0/message?at=0", "/0/findings", "/0/change/reset")
+
+
+@contextmanager
+def served(*words: object) -> Iterator[str]:
+    """Serve folders, and yield the printed address."""
+    command = [sys.executable, "-m", "brokerstore", "web", *map(str, words)]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment) as server:
+        assert server.stdout is not None
+        try:
+            yield server.stdout.readline().strip()
+        finally:
+            server.terminate()
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +45,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         for number in range(200):
             made.put("orders", b'{"order":%d}' % number)
         made.reset_offsets("orders", "billing", 0)
-    command = [sys.executable, "-m", "brokerstore", "web", str(store), "--allow-changes"]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment) as server:
-        assert server.stdout is not None
-        yield server.stdout.readline().strip()
-        server.terminate()
+    with served(store, "--allow-changes") as found:
+        yield found
 
 
 def show(browser: Any, address: str, page: str, width: int) -> None:
@@ -51,6 +63,23 @@ def test_a_page_fits_makes_no_other_request_and_has_names_for_a_screen_reader(
     browser: Any, address: str, page: str, width: int
 ) -> None:  # fmt: skip
     """Nothing scrolls sideways, the browser logs no error, headings and tables have names, and Tab reaches a link."""
+    check_page(browser, address, page, width)
+
+
+@pytest.mark.parametrize("name", FOLDERS[:: amount(16, 1)])
+def test_the_views_of_a_folder_fit_and_log_no_error(browser: Any, unpacked: Any, name: str) -> None:
+    """Sound and damaged folders of both kinds, and the first message of each."""
+    with served(unpacked(name)) as address:
+        for page in ("/0/", "/0/queues", "/0/groups", "/0/messages", "/0/findings"):
+            check_page(browser, address, page, PHONE)
+        show(browser, address, "/0/messages", PHONE)
+        links = [link.get_attribute("href") for link in browser.find_elements("css selector", "td a[href*='/message?']")]
+        for link in links[:1]:
+            check_page(browser, address, link.partition(address.partition("/?")[0])[2], PHONE)
+
+
+def check_page(browser: Any, address: str, page: str, width: int) -> None:
+    """Assert that a page fits, makes no other request, logs no error, and names its parts."""
     from selenium.webdriver.common.keys import Keys
 
     browser.get_log("performance")
