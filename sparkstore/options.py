@@ -127,6 +127,15 @@ class ReadOptions:
     shows_trace: bool = False
     given: frozenset[str] = field(default_factory=frozenset)
 
+    def accepts_queue(self, topic: str, queue_id: int) -> bool:
+        """Return whether a read with these options takes messages of a queue."""
+        return (
+            (self.topics is None or topic in self.topics)
+            and (self.topic_pattern is None or re.fullmatch(self.topic_pattern, topic) is not None)
+            and (self.queue_ids is None or queue_id in self.queue_ids)
+            and (self.assigned is None or (topic, queue_id) in self.assigned)
+        )
+
     @property
     def has_store_column(self) -> bool:
         """Return whether rows have the column `store` by default: for several folders or a pattern."""

@@ -1,4 +1,4 @@
-"""Check that requested queues exist, and that the messages from a requested queue offset on still do."""
+"""What queue files say: that requested queues exist, that their messages still do, and how many messages a query has left."""
 
 from __future__ import annotations
 
@@ -80,6 +80,29 @@ def with_group_offsets(stores: Sequence[FoundStore], options: ReadOptions) -> Re
     return replace(options, start=OffsetBounds(0, found))
 
 
+def messages_behind(store: FoundStore, options: ReadOptions, physical_offset: int) -> dict[str, dict[str, int]] | None:
+    """Return by topic and queue id how many messages begin at or after an offset of the log; None without queue files.
+
+    Each queue costs a binary search; a queue that is read to its end is left out.
+    """
+    if is_remote(store.path) or REAL_DISK.stat(_positions(store).queues) is None:
+        return None
+    found: dict[str, dict[str, int]] = {}
+    with _queues(_positions(store), 0) as queues:
+        for queue in queues:
+            is_read = options.accepts_queue(queue.topic, queue.queue_id)
+            count = queue.max_offset - queue.find_physical(physical_offset) if is_read else 0
+            if count:
+                found.setdefault(queue.topic, {})[str(queue.queue_id)] = count
+    return found
+
+
+def _queues(paths: StorePaths, low: int) -> ConsumeQueues:
+    size = FolderFacts(paths.root).with_sizes(StoreConfig()).mapped_file_size_consume_queue
+    assert size is not None
+    return ConsumeQueues(REAL_DISK, paths.queues, writable=False, file_size_bytes=size, log_min_offset=low)
+
+
 class _Known:
     """The topics and queues that a folder names."""
 
@@ -114,9 +137,7 @@ def _lost(store: FoundStore, options: ReadOptions, low: int) -> Iterator[DataLos
     paths = _positions(store)
     if REAL_DISK.stat(paths.queues) is None:
         return
-    size = FolderFacts(paths.root).with_sizes(StoreConfig()).mapped_file_size_consume_queue
-    assert size is not None
-    with ConsumeQueues(REAL_DISK, paths.queues, writable=False, file_size_bytes=size, log_min_offset=low) as queues:
+    with _queues(paths, low) as queues:
         for (topic, queue_id), start in options.start.queues.items():
             queue = queues.get(topic, queue_id)
             if start >= 0 and queue is not None and start < queue.min_offset:

@@ -39,7 +39,7 @@ from ..options import EARLIEST, OFFSET_MAX, REPORT, by_our_names, parse_read_opt
 from ..schema import PROBLEM_COLUMN, check_columns_option, check_schema
 from .batches import ReadRequest, record_batches
 from .log_position import LogEnds, Position, check_begin
-from .queue_starts import check_queue_starts, check_queues_exist, with_group_offsets
+from .queue_starts import check_queue_starts, check_queues_exist, messages_behind, with_group_offsets
 from .splits import CLOCK_SLACK_MS, LogSplit, log_range
 from .start_position import StartPosition
 from .stores import FoundStore, find_stores
@@ -153,10 +153,15 @@ class BrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802  (Spark's name)
         """Return the durable end for the query's progress report, and how far behind it the query is.
 
-        `backlog_bytes` are the bytes of the log after the batch planned last, `store_timestamp_ms` the time of the last record.
+        `backlog_bytes` are the bytes of the log after the batch planned last, `backlog_messages` the messages there by topic
+        and queue, as far as the queues in the folder have them, and `store_timestamp_ms` is the time of the last record.
         """
         end = self._end()
-        behind = {} if self._planned is None else {"backlog_bytes": max(0, end.physical_offset - self._planned)}
+        behind: dict[str, Any] = {}
+        if self._planned is not None:
+            behind = {"backlog_bytes": max(0, end.physical_offset - self._planned)}
+            messages = messages_behind(self._store, self._options, self._planned)
+            behind |= {} if messages is None else {"backlog_messages": messages}
         newest = {} if end.anchor is None else {"store_timestamp_ms": end.anchor.store_timestamp_ms}
         return end.to_json() | behind | newest
 

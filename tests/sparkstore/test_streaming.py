@@ -339,6 +339,25 @@ def test_the_backlog_is_the_durable_bytes_after_the_last_planned_batch(tmp_path:
     assert Position.of_json(reader.reportLatestOffset()).physical_offset == end, "Spark may use it as an offset"
 
 
+def test_the_backlog_of_each_queue_is_counted(tmp_path: Path) -> None:
+    """The messages that a query has yet to read, of the queues that it reads."""
+    with MessageStore.open(tmp_path, config=small_config()) as store:
+        for number in range(60):
+            store.put("ab"[number % 2], b"x" * 50, queue_id=number % 3)
+    for options, expected in (({}, None), ({"topic": "a"}, {"a"}), ({"assign": '{"b": [1]}'}, {"b"})):
+        reader = Stream(tmp_path, maxMessagesPerTrigger="7", **options).reader()
+        start, left = reader.initialOffset(), 60
+        while (made := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
+            left -= min(left, 7)
+            rest = [("ab"[number % 2], number % 3) for number in range(60 - left, 60)]
+            if expected is not None:
+                rest = [key for key in rest if key[0] in expected and (key[0] == "a" or key[1] == 1)]
+            counted = {topic: {str(key[1]): rest.count(key) for key in rest if key[0] == topic} for topic, _ in rest}
+            assert reader.reportLatestOffset()["backlog_messages"] == counted
+            start = made
+        assert left == 0
+
+
 def test_a_run_ends_where_the_log_ended_when_it_began(tmp_path: Path) -> None:
     """With AvailableNow, later messages belong to the next run."""
     clock = Clock()
