@@ -47,6 +47,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "born_timestamp_ms": _WHOLE,
     "born_host": ("string",),
 }
+OF_KAFKA = {"value": "body", "key": "keys", "partition": "queue_id", "headers": "properties", "timestamp": "born_timestamp_ms"}
 UNIQUE_KEY = "UNIQ_KEY"  # RocketMQ's own: a client's id of a message, which the index holds beside its keys
 ORIGIN = "ORIGIN_MESSAGE_ID"  # RocketMQ's own: the id that a message had before it was put again
 ROWS = "SINK_ROWS"  # how many messages a batch has; on its last one
@@ -66,7 +67,8 @@ def check_columns(kinds: Mapping[str, str], topic: str | None) -> None:
     """Check column names and types (Spark's simple type names).  Raises `MissingColumn` or `UnknownColumn`."""
     for name, kind in kinds.items():
         if name not in COLUMNS:
-            raise UnknownColumn(f"unknown column {name!r} for the sink; the columns are {', '.join(COLUMNS)}")
+            ours = f"; {name!r} of Kafka's sink is {OF_KAFKA[name]!r} here" if name in OF_KAFKA else ""
+            raise UnknownColumn(f"unknown column {name!r} for the sink; the columns are {', '.join(COLUMNS)}{ours}")
         if kind not in COLUMNS[name]:
             raise UnknownColumn(f"column {name!r}: expected {' or '.join(COLUMNS[name])}, found {kind}")
     if "body" not in kinds:

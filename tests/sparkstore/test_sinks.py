@@ -154,7 +154,12 @@ def test_a_row_that_no_store_accepts_is_named(case: str) -> None:
         ({"body": "binary"}, None, MissingColumn, "'topic', or the option topic"),
         ({"topic": "string"}, None, MissingColumn, "'body'"),
         ({"topic": "string", "body": "int"}, None, UnknownColumn, "'body': expected binary or string, found int"),
-        ({**KINDS, "key": "string"}, None, UnknownColumn, "unknown column 'key' for the sink; the columns are topic, body"),
+        (
+            {**KINDS, "key": "string"},
+            None,
+            UnknownColumn,
+            "unknown column 'key' for the sink; the columns are topic, body.*is 'keys' here",
+        ),
         ({**KINDS, "queue_id": "string"}, None, UnknownColumn, "'queue_id': expected int"),
         ({**KINDS, "queue_offset": "bigint"}, None, UnknownColumn, "'queue_offset'"),
     ],
