@@ -190,6 +190,11 @@ def by_our_names(options: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+def paths_of(options: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the paths of a read.  Raises `BadOption` without any."""
+    return _paths(_Given(by_our_names(options)))
+
+
 def option_texts(options: Mapping[str, object]) -> dict[str, str]:
     """Convert Python values to the strings that Spark passes on; None means not given.
 

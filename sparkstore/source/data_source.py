@@ -89,10 +89,11 @@ class BrokerStoreSource(DataSource):
 
         Spark 4.3 replaces an error of this method by an `UnboundLocalError` of its own.
         """
-        from .streaming import BrokerStreamReader, FailedStreamReader
+        from .several_stores import stream_reader
+        from .streaming import FailedStreamReader
 
         try:
-            return BrokerStreamReader(self.options, schema)
+            return stream_reader(self.options, schema)
         except StoreError as error:
             return FailedStreamReader(error, self.shows_trace)
 

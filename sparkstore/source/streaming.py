@@ -62,8 +62,8 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 class BrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The stream reader: one instance lives in a process beside the driver as long as the query, copies read in tasks."""
 
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        """Raises `BadOption`, `UnknownColumn` and `UnknownStore`."""
+    def __init__(self, options: Mapping[str, str], schema: StructType, store: FoundStore, among: list[FoundStore]) -> None:
+        """Follow one store `among` those of the query.  Raises `BadOption`, `UnknownColumn` and `UnknownStore`."""
         given = by_our_names(options)
         self._max_bytes = _max_bytes(given.pop(MAX_BYTES.lower(), None))
         self._max_messages = _positive(MAX_MESSAGES, given.pop(MAX_MESSAGES.lower(), None))
@@ -83,9 +83,14 @@ class BrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = parsed
         self.shows_trace = parsed.shows_trace
         self._request = ReadRequest.of(replace(parsed, start=EARLIEST, begin_ms=None), schema)  # offsets say where it began
-        self._store = _one_store(parsed.paths)
+        self._store, self._among = store, among
         self._ends = LogEnds(_root(self._store), list(self._store.log_folders), parsed.file_bytes)
         self._target: Position | None = None
+
+    @property
+    def fails_on_data_loss(self) -> bool:
+        """Return the option `failOnDataLoss`."""
+        return self._options.fail_on_data_loss
 
     # Offsets
 
@@ -95,7 +100,7 @@ class BrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return position._replace(starting=StartPosition.of(self._options)).to_json()
 
     def _initial(self) -> Position:
-        check_queues_exist([self._store], self._options)
+        check_queues_exist(self._among, self._options)
         self._options = options = with_group_offsets([self._store], self._options)
         low = self._ends.low()
         if self._from_latest:
@@ -280,16 +285,14 @@ def _duration_s(name: str, text: str) -> float:
     return int(found[1]) * _SECONDS[found[2]]
 
 
-def _one_store(paths: tuple[str, ...]) -> FoundStore:
-    """Return the one store to follow."""
+def followed_stores(paths: tuple[str, ...]) -> list[FoundStore]:
+    """Return the stores to follow.  Raises `BadOption` and `UnknownStore` for what a stream cannot follow."""
     if any(is_remote(path) for path in paths):
-        raise BadOption(f"path {', '.join(paths)}: a stream follows only a store in a mounted folder")
+        raise BadOption(f"path {', '.join(paths)}: a stream follows only stores in a mounted folder")
     found = find_stores(paths)
-    if len(found) != 1:
-        raise BadOption(f"path: a stream follows one store, found {', '.join(store.path for store in found)}")
     if found[0].is_rabbit:
         raise UnknownStore(f"{found[0].path}: a RabbitMQ folder has no log to follow; read it as a batch")
-    return found[0]
+    return found
 
 
 def _root(store: FoundStore) -> str:

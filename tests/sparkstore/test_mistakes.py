@@ -46,13 +46,6 @@ def save(spark: SparkSession, path: object, columns: str, mode: str = "append") 
     spark.range(2).selectExpr(*columns.split(", ")).write.format("brokerstore").mode(mode).save(str(path))
 
 
-def follow(spark: SparkSession, path: object, checkpoint: object) -> None:
-    """Follow a store until its end."""
-    frame = spark.readStream.format("brokerstore").load(str(path))
-    writer = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
-    writer.start().awaitTermination()
-
-
 MISTAKES: dict[str, tuple[Callable[[Any, Path, Path], object], str]] = {
     "no folder": (lambda spark, _made, tmp: load(spark, tmp / "absent"), "absent: no such folder"),
     "no store": (lambda spark, _made, tmp: load(spark, tmp / "other"), "other: "),
@@ -67,10 +60,6 @@ MISTAKES: dict[str, tuple[Callable[[Any, Path, Path], object], str]] = {
     "an overwritten log": (
         lambda spark, made, _: save(spark, made, "'t' topic, 'b' body", "overwrite"),
         "a log cannot be overwritten: use mode append",
-    ),
-    "a stream of two stores": (
-        lambda spark, made, tmp: follow(spark, f"{made},{tmp}/again", tmp / "progress"),
-        "a stream follows one store",
     ),
     "a job on no store": (lambda spark, _made, tmp: audit(spark, str(tmp / "absent")), "absent: no such folder"),
     "statistics by nothing known": (lambda spark, made, _: stats(spark, str(made), "colour"), "by: expected one of topic"),

@@ -437,12 +437,12 @@ def test_an_option_of_rocketmq_on_a_rabbitmq_folder(fixture_store: Any, name: st
 @pytest.mark.parametrize("name", ["vhost", "queue"])
 def test_an_option_of_rabbitmq_on_a_rocketmq_store(made: Path, name: str) -> None:
     """It used to be ignored, so all messages came instead of those of one queue."""
-    from sparkstore.source.streaming import BrokerStreamReader
+    from sparkstore.source.several_stores import stream_reader
 
     with pytest.raises(BadOption, match=f"option {name}: applies to RabbitMQ stores"):
         rows(made, **{name: "x"})
     with pytest.raises(BadOption, match=f"option {name}: applies to RabbitMQ stores"):
-        BrokerStreamReader({"path": str(made), name: "x"}, message_schema())
+        stream_reader({"path": str(made), name: "x"}, message_schema())
 
 
 @pytest.mark.parametrize("scheme", ["file:", "file://"])

@@ -26,7 +26,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 from sparkstore.schema import message_schema
-from sparkstore.source.streaming import BrokerStreamReader
+from sparkstore.source.several_stores import stream_reader
 from tests.stores import small_config
 
 SMALL = small_config(mapped_file_size_commit_log=16 << 10)
@@ -249,9 +249,9 @@ class Stream:
         self.start: Any = None
         self.batches: list[list[bytes]] = []
 
-    def reader(self) -> BrokerStreamReader:
+    def reader(self) -> Any:
         schema = message_schema(["physical_offset", "body"])
-        return BrokerStreamReader({"path": str(self.root), **self.options}, schema)
+        return stream_reader({"path": str(self.root), **self.options}, schema)
 
     def run(self, available_now: bool = True, while_running: Callable[[], object] = lambda: None) -> list[bytes]:
         """Run until no data is left; return the bodies of this run."""
@@ -270,7 +270,7 @@ class Stream:
         self.batches += got
         return [found for batch in got for found in batch]
 
-    def read(self, reader: BrokerStreamReader, start: Any, end: Any) -> list[bytes]:
+    def read(self, reader: Any, start: Any, end: Any) -> list[bytes]:
         found: list[bytes] = []
         for partition in reader.partitions(start, end):
             for batch in reader.read(partition):
@@ -628,8 +628,43 @@ def test_a_stream_follows_a_thread_that_appends(tmp_path: Path) -> None:
     assert got + stream.run() == expected_of(400)
 
 
+@pytest.mark.parametrize("max_bytes", [None, "700", "5k"])
+def test_a_stream_of_several_stores_has_each_message_once(tmp_path: Path, max_bytes: str | None) -> None:
+    """Also of a store that grew, and of one that appears between two runs; and each store's messages in order."""
+    for name in "ab":
+        fill(tmp_path / name, 30)
+    stream = Stream(tmp_path / "*", **({} if max_bytes is None else {"maxBytesPerTrigger": max_bytes}))
+    got = stream.run()
+    assert sorted(got) == sorted(expected_of(30) * 2)
+    fill(tmp_path / "a", 20)
+    assert sorted(stream.run()) == sorted(expected_of(20))
+    fill(tmp_path / "c", 25)
+    assert stream.run() == expected_of(25)
+    again = stream.reader()
+    reported = again.reportLatestOffset()["stores"]
+    assert [Path(path).name for path in reported] == ["a", "b", "c"]
+    shutil.rmtree(tmp_path / "b")
+    with pytest.raises(UnknownStore, match="b: the query has read this store"):
+        stream.run()
+    stream.options["failOnDataLoss"] = "false"
+    assert stream.run() == []
+    stream.start = {"physical_offset": 0}
+    with pytest.raises(BadOption, match="a checkpoint of its own"):
+        stream.run()
+
+
+def test_a_topic_of_a_stream_may_be_in_one_of_its_stores(tmp_path: Path) -> None:
+    """An error names a topic that none of them has."""
+    fill(tmp_path / "a", 5)
+    with MessageStore.open(tmp_path / "b", config=small_config()) as store:
+        store.put("other", b"x")
+    assert Stream(tmp_path / "*", topic="other").run() == [b"x"]
+    with pytest.raises(BadOption, match="no topic 'none'"):
+        Stream(tmp_path / "*", topic="none").run()
+
+
 def test_unsupported_stores_and_options_of_a_stream_are_errors(tmp_path: Path) -> None:
-    """A missing store, RabbitMQ, several stores, another scheme, and unknown options or columns are errors."""
+    """A missing store, RabbitMQ, another scheme, a place in one of several stores, unknown options and columns are errors."""
     fill(tmp_path / "a", 3)
     fill(tmp_path / "b", 3)
     (tmp_path / "rabbit" / "msg_store_persistent").mkdir(parents=True)
@@ -637,17 +672,18 @@ def test_unsupported_stores_and_options_of_a_stream_are_errors(tmp_path: Path) -
         Stream(tmp_path / "none").reader()
     with pytest.raises(UnknownStore, match="no log to follow"):
         Stream(tmp_path / "rabbit").reader()
-    with pytest.raises(BadOption, match="follows one store"):
-        Stream(tmp_path / "[ab]").reader()
+    for options in ({"startingOffsets": "17"}, {"endingOffsets": "17"}, {"startingGroup": "g"}, {"assign": '{"t": [0]}'}):
+        with pytest.raises(BadOption, match=f"option {next(iter(options))}: it means a place in one store"):
+            Stream(tmp_path / "[ab]", **options).reader()
     with pytest.raises(BadOption, match="mounted folder"):
-        BrokerStreamReader({"path": "memory://x"}, message_schema())
+        stream_reader({"path": "memory://x"}, message_schema())
     for name, value in (("maxBytesPerTrigger", "0"), ("maxBytesPerTrigger", "x"), ("maxFilesPerTrigger", "3")):
         with pytest.raises(BadOption, match=f"(?i){name}"):
             Stream(tmp_path / "a", **{name: value}).reader()
     from pyspark.sql.types import StructType
 
     with pytest.raises(UnknownColumn, match="'nothing'"):
-        BrokerStreamReader({"path": str(tmp_path / "a")}, StructType().add("nothing", "string"))
+        stream_reader({"path": str(tmp_path / "a")}, StructType().add("nothing", "string"))
 
 
 def test_stores_of_a_real_broker_are_streamed_in_log_order(fixture_store: Any) -> None:
@@ -699,6 +735,20 @@ def test_available_now_with_a_byte_limit_reads_only_new_messages_next_time(
     assert len(collected(tmp_path / "store", maxBytesPerTrigger="8k")) == 1
     assert collected(tmp_path / "store", maxBytesPerTrigger="8k") == []
     assert bodies_of(spark, tmp_path / "out-checkpoint") == expected_of(120)
+
+
+@pytest.mark.spark
+def test_one_query_follows_several_stores(spark: SparkSession, tmp_path: Path, collected: Any) -> None:
+    """A second run reads what came since, and a store that came since."""
+    clock = Clock()
+    fill(tmp_path / "stores" / "a", 30, clock=clock)
+    fill(tmp_path / "stores" / "b", 30, 30, clock=clock)
+    assert collected(tmp_path / "stores" / "*", maxBytesPerTrigger="8k")
+    fill(tmp_path / "stores" / "a", 20, 60, clock=clock)
+    fill(tmp_path / "stores" / "c", 20, 80, clock=clock)
+    assert collected(tmp_path / "stores" / "*")
+    assert collected(tmp_path / "stores" / "*") == []
+    assert bodies_of(spark, tmp_path / "out-checkpoint") == expected_of(100)
 
 
 @pytest.mark.spark

@@ -23,7 +23,7 @@ from sparkstore import BadOption, UnknownColumn, message_schema
 from sparkstore.options import option_texts
 from sparkstore.source.batches import MS_MAX, _times
 from sparkstore.source.data_source import BrokerStoreSource
-from sparkstore.source.streaming import BrokerStreamReader
+from sparkstore.source.several_stores import stream_reader
 
 from .local import EPOCH, dumped, rows
 from .stores import SMALL
@@ -90,9 +90,9 @@ def test_the_columns_option_selects_columns(made: Path, fixture_store: Any) -> N
         rows(made, columns="subject")
     with pytest.raises(BadOption, match="option columns: the schema has the columns topic; give only one of the two"):
         rows(made, message_schema(["topic"]), columns="body")
-    assert BrokerStreamReader({"path": str(made), "columns": "topic"}, message_schema(["topic"]))
+    assert stream_reader({"path": str(made), "columns": "topic"}, message_schema(["topic"]))
     with pytest.raises(BadOption, match="option columns"):
-        BrokerStreamReader({"path": str(made), "columns": "topic"}, message_schema(["body"]))
+        stream_reader({"path": str(made), "columns": "topic"}, message_schema(["body"]))
 
 
 FILTERS: dict[Any, Callable[[Any, Any], bool]] = {
