@@ -38,12 +38,3 @@ class AppendStatus(IntEnum):
     MESSAGE_SIZE_EXCEEDED = 2
     PROPERTIES_SIZE_EXCEEDED = 3
     UNKNOWN_ERROR = 4
-
-
-PUT_STATUS_OF = {
-    AppendStatus.PUT_OK: PutStatus.PUT_OK,
-    AppendStatus.END_OF_FILE: PutStatus.CREATE_MAPPED_FILE_FAILED,
-    AppendStatus.MESSAGE_SIZE_EXCEEDED: PutStatus.MESSAGE_ILLEGAL,
-    AppendStatus.PROPERTIES_SIZE_EXCEEDED: PutStatus.PROPERTIES_SIZE_EXCEEDED,
-    AppendStatus.UNKNOWN_ERROR: PutStatus.UNKNOWN_ERROR,
-}

@@ -78,7 +78,8 @@ def config_tables(data: bytes) -> None:
             made = table(disk, "/config")
         except StoreError:
             continue
-        made.write_again()
+        made._change()
+        made.persist()
         assert table(disk, "/config").damage is None
 
 

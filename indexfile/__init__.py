@@ -10,7 +10,7 @@ The format and its rules: `docs/formats/indexfile.md`.
 Order of calls
 - A writer makes `IndexFiles(disk, folder, writable=True, slots=..., items=...)`; the numbers must be those of the existing
   files, which `find_shape` finds.  After an unclean stop it first calls `keep_until` with the last result of
-  `sync_active`, or `keep_sound` if there is none; `delete_unsafe` is what RocketMQ does.
+  `sync_active`, or `keep_sound` if there is none.
 - `build(topic, unique key, keys, physical offset, store time)` from one thread, in the order of the log.  A dispatch kernel
   does the same from C on the result of `active()`: `is_before_end` and `put_item` for a record whose keys fit (`space_of`);
   a record whose keys do not fit goes to `build`, which creates the next file when it needs one.

@@ -205,17 +205,6 @@ class IndexFiles(IndexList, Closing):
                 found = f"{self._size(file)} bytes"
                 raise StoreCorrupt("index file size", file=file.path, offset=0, expected=f"{requested} bytes", found=found)
 
-    def delete_unsafe(self, index_timestamp_ms: int) -> int:
-        """Delete each file that ends after the checkpoint's index time (docs/formats/indexfile.md#loading).
-
-        For use after an unclean stop.  Files of a smaller size are deleted too.  Returns the number of deleted files.
-        """
-        self._must_write()
-        size = file_size(self.slots, self.items)
-        gone = [file for file in self.listed if self._size(file) < size or file.header.end_timestamp_ms > index_timestamp_ms]
-        self._delete(gone)
-        return len(gone)
-
     def _size(self, file: IndexFile) -> int:
         entry = self.disk.stat(file.path)
         return entry.size_bytes if entry else 0

@@ -32,26 +32,6 @@ def test_a_brokers_file_read_whole_and_written_back_to_the_byte(fixture_store: A
     assert (tmp_path / "config" / "consumerFilter.json").read_bytes() == before
 
 
-def test_bitmaps_of_a_real_store_match_its_filter(fixture_store: Any) -> None:
-    """The bits of a group's filter are set in the extended units of exactly those messages that the group took."""
-    fixture = fixture_store("broker-ext")
-    one = ConsumerFilters(REAL_DISK, str(fixture.store / "config")).get("LiveFilter", "G_sql")
-    assert one is not None
-    found = {True: 0, False: 0}
-    for message in fixture.expected()["messages"]:
-        if message["topic"] == "LiveFilter":
-            pairs = message["properties"]
-            expected = float(pairs.get("a", "nan")) > 5 and pairs.get("color") in ("red", "blue") and "b" in pairs
-            reader = ConsumeQueueExt(
-                REAL_DISK, str(fixture.store / "consumequeue_ext" / "LiveFilter" / str(message["queueId"]))
-            )
-            unit = [unit for _, unit in reader.units()][message["queueOffset"]]
-            assert one.matches_bitmap(unit.bitmap) == expected
-            found[expected] += 1
-    assert min(found.values()) > 0
-    assert one.matches_bitmap(b"")
-
-
 def test_filters_are_made_changed_and_forgotten(tmp_path: Path) -> None:
     """Unknown fields are kept."""
     folder = folder_with(

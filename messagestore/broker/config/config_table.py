@@ -136,12 +136,6 @@ class ConfigTable(ABC):
         with self._lock:
             return self._render()
 
-    def write_again(self) -> None:
-        """Write what was read durably, even without a change; this repairs a file that was read from its backup."""
-        with self._lock:
-            self._change(counts=False)
-        self.persist()
-
     def _render(self) -> Document:
         """Return the document to write: known fields by name, then unknown fields that were read."""
         document = dict(self._document)

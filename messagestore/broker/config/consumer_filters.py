@@ -36,15 +36,6 @@ class ConsumerFilter:
     bit_count: int = 0
     bits: tuple[int, ...] = ()
 
-    def matches_bitmap(self, bitmap: bytes) -> bool:
-        """Return whether a message whose extended unit has this bitmap may match.
-
-        A bitmap that is missing or of another length may match. Bit n is in byte n // 8, mask 1 << (n % 8).
-        """
-        if not self.bit_count or len(bitmap) * 8 != self.bit_count:
-            return True
-        return all(bitmap[bit // 8] >> bit % 8 & 1 for bit in self.bits if bit < self.bit_count)
-
 
 class ConsumerFilters(ConfigTable):
     """All consumer filters of a store."""
