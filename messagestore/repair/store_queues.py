@@ -30,7 +30,7 @@ from ..engine import Engine
 from ..excluded_topics import excluded_topics
 from ..folder import FolderFacts
 from ..folder_contents import has_rocksdb
-from ..recovery.clamp_offsets import Save, Table, clamp_offsets
+from ..recovery.clamp_offsets import Table, clamp_offsets
 from ..recovery.named_messages import FileMessages, NamedMessages, RocksdbMessages
 from ..rocksdb.config import copy_with_offsets, offsets_name, read_config
 from ..rocksdb.database import open_database
@@ -98,13 +98,12 @@ class StoreQueues:
                     unused += [file.path for file in found if file.start_offset >= queue.written]
         return [os.path.relpath(path, self.paths.root) for path in unused]
 
-    def delete_unused(self) -> str:
+    def delete_unused(self) -> None:
         """Delete these files; a queue that was rebuilt since has others."""
         for file in self.unused_files():
             path = os.path.join(self.paths.root, file)
             self.disk.delete(path)
             self.disk.sync_folder(os.path.dirname(path))
-        return ""
 
     def rebuild(self, what: set[str], files: LogFiles, end: int, *, may_lose: bool = True) -> Rebuilt:
         """Rebuild queues, index or both from a log without damage that ends at `end`.
@@ -119,16 +118,14 @@ class StoreQueues:
                 may_lose=may_lose, with_tags=self.facts.broker_version(self.config.broker_version).has_tag_items,
             )  # fmt: skip
 
-    def offsets_beyond(self) -> list[str]:
-        """List the offsets beyond the end of their queue, a line for each. The queues agree with the repaired log."""
-        with self._open() as queues, closing(BatchQueues(self.disk, self.paths.batch, writable=False)) as batch:
-            return clamp_offsets(self.disk, self.paths.config, AllQueues(queues, batch, lambda: 0).end_of, None)
+    def clamp(self, *, saves: bool) -> list[str]:
+        """Return a line for each offset beyond the end of its queue, and with `saves` clamp them.
 
-    def clamp(self) -> list[str]:
-        """Clamp the offsets beyond the end of their queue, and return a line for each."""
+        The queues agree with the repaired log.
+        """
         with self._open() as queues, closing(BatchQueues(self.disk, self.paths.batch, writable=False)) as batch:
             end_of = AllQueues(queues, batch, lambda: 0).end_of
-            return clamp_offsets(self.disk, self.paths.config, end_of, self._save)
+            return clamp_offsets(self.disk, self.paths.config, end_of, self._save if saves else None)
 
     def _save(self, table: Table, changed: list[ClampedOffset]) -> None:
         """Write a table with changed offsets."""
@@ -217,15 +214,11 @@ class RocksdbQueues(StoreQueues):
             made = made._replace(index_files=super().rebuild(what - {QUEUES}, files, end).index_files)
         return made
 
-    def offsets_beyond(self) -> list[str]:
-        """Compare the broker's configuration with the ends."""
-        return self._clamp(None)
+    def clamp(self, *, saves: bool) -> list[str]:
+        """Compare the broker's configuration with the ends.
 
-    def clamp(self) -> list[str]:
-        """Clamp them in the broker's configuration. A new database replaces the old one, which is kept in `brokerstore/`."""
-        return self._clamp(self._save)
-
-    def _clamp(self, save: Save | None) -> list[str]:
+        Where it is clamped, a new database replaces the old one, which is kept in `brokerstore/`.
+        """
         ends = self._ends()
         read_config(self.disk, self.paths.root)  # raises for a damaged one, which no later opening would report
 
@@ -233,7 +226,9 @@ class RocksdbQueues(StoreQueues):
             end = ends.get((topic, queue_id))
             return end.queue_offset + 1 if end is not None else 0
 
-        return clamp_offsets(self.disk, self.paths.config, end_of, save, (ConsumerOffsets, DelayOffsets))
+        return clamp_offsets(
+            self.disk, self.paths.config, end_of, self._save if saves else None, (ConsumerOffsets, DelayOffsets)
+        )
 
     def _save(self, table: Table, changed: list[ClampedOffset]) -> None:
         """Write the table with changed offsets."""

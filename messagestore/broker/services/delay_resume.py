@@ -11,7 +11,6 @@ real broker or a slave, a level is searched from its first message on, so that e
 
 from __future__ import annotations
 
-import json
 import os
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -20,17 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 from commitlog import StoredMessage, is_java_number
 from commitlog.topic_names import SCHEDULE_TOPIC
-from storageio import Disk, replace_file
+from storageio import Disk
 
 from ...property_names import DELAY, INNER_BASE, MULTI_QUEUE_OFFSET, REAL_QUEUE, REAL_TOPIC
-from ...sidecar import read_sidecar
+from ...sidecar import read_sidecar, write_sidecar
 
 if TYPE_CHECKING:
     from ...parts import StoreParts
     from ..config.delay_offsets import DelayOffsets
 
 NAME = "delays.json"
-SIZE_MAX = 1 << 20
 FORGOTTEN = -1  # the position in the store of a slave
 PRINT_SIZE = 16
 ADDED = (INNER_BASE, MULTI_QUEUE_OFFSET)  # properties that a delivery gets
@@ -38,14 +36,12 @@ ADDED = (INNER_BASE, MULTI_QUEUE_OFFSET)  # properties that a delivery gets
 
 def write_delay_sidecar(disk: Disk, folder: str, position: int, offsets: dict[int, int]) -> None:
     """Write the end of the log at the time when these offsets were true."""
-    disk.make_folder(folder)
-    data = json.dumps({"position": position, "offsets": {str(level): offset for level, offset in offsets.items()}})
-    replace_file(disk, os.path.join(folder, NAME), data.encode())
+    write_sidecar(disk, os.path.join(folder, NAME), {"position": position, "offsets": offsets})
 
 
 def read_delay_sidecar(disk: Disk, folder: str) -> tuple[int, dict[int, int]] | None:
     """Return (log position, level to offset), or None if there is no readable file."""
-    return read_sidecar(disk, os.path.join(folder, NAME), SIZE_MAX, _parsed)
+    return read_sidecar(disk, os.path.join(folder, NAME), _parsed)
 
 
 def delete_delay_sidecar(disk: Disk, folder: str) -> None:

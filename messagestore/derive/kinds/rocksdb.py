@@ -17,7 +17,7 @@ from commitlog import StoredMessage
 from commitlog.topic_names import SCHEDULE_TOPIC
 from commitlog.walk import LogFiles, Piece
 from storageio import Disk, StoreCorrupt
-from storebytes.finding import Finding
+from storebytes.finding import FINDINGS_MAX, Finding, limited
 from storebytes.plan import count_text
 
 from ...broker.config.topics import deleted_topics
@@ -43,7 +43,6 @@ from . import is_dispatched, queue_keys_of, tags_code
 from .scheduled import DelayLevels, ScheduledEntry, waiting_level
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
-FINDINGS_MAX = 100
 UNREADABLE, UNIT, EXTRA_UNIT, END = "unreadable", "rocksdb_unit", "rocksdb_extra_unit", "rocksdb_end"
 
 
@@ -62,14 +61,10 @@ def rocksdb_findings(
 
     Raises `MissingExtra` without the package that reads RocksDB.
     """
-    counts: Counter[str] = Counter()
     try:
         with open_database(path) as database:
             check = _RocksdbCheck(database, files, is_deleted)
-            for finding in check.findings():
-                counts[finding.kind] += 1
-                if counts[finding.kind] <= FINDINGS_MAX:
-                    yield finding
+            yield from limited(check.findings())
             if lost is not None:
                 lost.update({queue: number for queue, number in check.unmatched.items() if number > 0})
     except StoreCorrupt as error:
