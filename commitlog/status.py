@@ -28,13 +28,3 @@ class PutStatus(IntEnum):
 
 # A retry of a put with one of these cannot succeed.
 FINAL = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED, PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED)
-
-
-class AppendStatus(IntEnum):
-    """The outcome of an append to one mapped file."""
-
-    PUT_OK = 0
-    END_OF_FILE = 1
-    MESSAGE_SIZE_EXCEEDED = 2
-    PROPERTIES_SIZE_EXCEEDED = 3
-    UNKNOWN_ERROR = 4

@@ -18,10 +18,11 @@ from messagestore.broker.config.consumer_offsets import ConsumerOffsets, LmqCons
 from messagestore.broker.config.delay_offsets import DelayOffsets
 from messagestore.broker.config.subscription_groups import SubscriptionGroups
 from messagestore.broker.config.topics import Topics
-from messagestore.broker.services.wire_batch import decode_wire_batch, encode_wire_batch
+from messagestore.broker.services.wire_batch import decode_wire_batch
 from messagestore.repair.config_check import ConsumerFilters
 from storageio import StoreError
 from storageio.testing import ForgettingDisk, Image
+from tests.stores import encode_wire_batch
 
 BATCH_UNIT_SIZE = 46
 FIRST = f"{0:020d}"

@@ -197,20 +197,18 @@ class ConfigTable(ABC):
 
     def flag(self, table: Document, name: str, default: bool, *, where: str) -> bool:
         """Return a boolean field; `default` if it is absent or null."""
-        found = table.get(name)
-        if found is None:
-            return default
-        if not isinstance(found, bool):
-            raise self.corrupt(f"{where}.{name}", "true or false", found)
-        return found
+        return self._field(table, name, default, where, "true or false")
 
     def text(self, table: Document, name: str, default: str, *, where: str) -> str:
         """Return a text field; `default` if it is absent or null."""
+        return self._field(table, name, default, where, "text")
+
+    def _field(self, table: Document, name: str, default: Entry, where: str, expected: str) -> Entry:
         found = table.get(name)
         if found is None:
             return default
-        if not isinstance(found, str):
-            raise self.corrupt(f"{where}.{name}", "text", found)
+        if not isinstance(found, type(default)):
+            raise self.corrupt(f"{where}.{name}", expected, found)
         return found
 
     def offsets(self, table: Document, where: str) -> dict[int, int]:

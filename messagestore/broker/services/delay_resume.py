@@ -113,14 +113,10 @@ class _Search:
 
     def _behind(self, topic: str, queue_id: int) -> Iterator[StoredMessage]:
         """Yield the delayed messages of a queue or batch queue behind the position."""
-        for physical_offset in self._positions(topic, queue_id):
+        for physical_offset in self._parts.lookup.records_from(topic, queue_id, self._position):
             message = self._parts.log.message_at(physical_offset)
             if message is not None and DELAY in message.all_properties:
                 yield message
-
-    def _positions(self, topic: str, queue_id: int) -> Iterator[int]:
-        for queue in self._parts.lookup.each(topic, queue_id):
-            yield from queue.records_from(self._position)
 
 
 class _Deliveries:

@@ -68,8 +68,7 @@ class HalfMessage(NamedTuple):
     @property
     def queue_id(self) -> int:
         """Return the queue id of a commit; -1 if the record does not name one."""
-        text = self.message.all_properties.get(REAL_QUEUE, "")
-        return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else -1
+        return self._number(REAL_QUEUE, -1)
 
     @property
     def is_dispatched_to(self) -> bool:
@@ -79,10 +78,11 @@ class HalfMessage(NamedTuple):
     @property
     def check_times(self) -> int:
         """Return how often the producer was asked about the message."""
-        if self.checks is not None:
-            return self.checks
-        text = self.message.all_properties.get(CHECK_TIMES, "")
-        return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+        return self._number(CHECK_TIMES, 0) if self.checks is None else self.checks
+
+    def _number(self, name: str, default: int) -> int:
+        text = self.message.all_properties.get(name, "")
+        return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else default
 
 
 class OpRecord(NamedTuple):
@@ -242,9 +242,8 @@ def _committed_end(parts: StoreParts, half: HalfMessage) -> int | None:
         if message.sys_flag & TRANSACTION_MASK != TRANSACTION_COMMIT or message.topic != topic:
             continue
         is_its_own = message.prepared_transaction_offset == half.message.physical_offset
-        if is_its_own or _are_copies(
-            half, HalfMessage(NOWHERE, message)
-        ):  # a committed message keeps the properties of its half message
+        # a committed message keeps the properties of its half message
+        if is_its_own or _are_copies(half, HalfMessage(NOWHERE, message)):
             return message.physical_offset + message.size
     return None
 
@@ -259,13 +258,7 @@ def _by_key(parts: StoreParts, topic: str, key: str) -> Iterator[StoredMessage]:
 
 def _behind(parts: StoreParts, half: HalfMessage) -> Iterator[StoredMessage]:
     """Yield all messages of the half message's own queue that were stored after it; used without an index or a key."""
-    for physical_offset in _positions_behind(parts, half):
+    for physical_offset in parts.lookup.records_from(half.topic, half.queue_id, half.message.physical_offset):
         message = parts.log.message_at(physical_offset)
         if message is not None:
             yield message
-
-
-def _positions_behind(parts: StoreParts, half: HalfMessage) -> Iterator[int]:
-    """Yield their physical offsets; the queue may be a batch queue."""
-    for queue in parts.lookup.each(half.topic, half.queue_id):
-        yield from queue.records_from(half.message.physical_offset)
