@@ -7,6 +7,7 @@ and are tested against the answers of a real store; its UPPER falls back to the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from storageio import InvalidMessage
@@ -46,12 +47,8 @@ class BatchQueue(Queue):
     unit_size = BATCH_UNIT_SIZE
 
     def _count_valid(self, units: bytes) -> int:
-        count = 0
-        for fields in BATCH_UNIT.iter_unpack(units[: len(units) // BATCH_UNIT_SIZE * BATCH_UNIT_SIZE]):
-            if not BatchUnit._make(fields).is_valid:
-                break
-            count += 1
-        return count
+        found = map(BatchUnit._make, BATCH_UNIT.iter_unpack(units[: len(units) // BATCH_UNIT_SIZE * BATCH_UNIT_SIZE]))
+        return sum(1 for _ in takewhile(lambda unit: unit.is_valid, found))
 
     def unit(self, index: int) -> BatchUnit | None:
         """Return unit number `index`, counted from the first one that the queue ever had; None if there is none."""

@@ -60,8 +60,9 @@ from ..timers.rebuild_timers import has_timers, plan_timers, rebuild_timers
 from ..unreadable import unreadable
 from ..write.ring import RING_NAME, restore
 from .comparison import Comparison
-from .damage import MISSING_END, Hole, Survey, survey
+from .damage import MISSING_END, Survey, survey
 from .fillers import fill
+from .lost_messages import Hole
 from .misplaced_sidecars import sidecar_steps, strange_sidecars
 from .repair_config import add_topics, config_steps, unknown_topics
 from .repair_files import file_steps, make_files

@@ -67,7 +67,8 @@ class Admission:
             known = self._topics.get(topic)
             if known is None:
                 self._write_down_existing()
-                known = self._topics.create(topic, queues or self._usual_number(topic), perm=PERM_DEFAULT)
+                usual = self._delay_levels if topic == SCHEDULE_TOPIC else SYSTEM_QUEUES.get(topic)
+                known = self._topics.create(topic, queues or usual, perm=PERM_DEFAULT)
                 self._on_new()
             self._topics.persist()
             return self._take(known)
@@ -100,12 +101,10 @@ class Admission:
 
     def _size_problem(self, topic: str) -> str | None:
         """Return why brokers of the store's version could not read a record of the topic, or None."""
-        is_long = not self._has_long_topics and len(topic.encode()) > TOPIC_SIZE_MAX
-        return (
-            f"a topic of {len(topic.encode())} bytes: brokers before RocketMQ 5 read at most {TOPIC_SIZE_MAX}"
-            if is_long
-            else None
-        )
+        size = len(topic.encode())
+        if self._has_long_topics or size <= TOPIC_SIZE_MAX:
+            return None
+        return f"a topic of {size} bytes: brokers before RocketMQ 5 read at most {TOPIC_SIZE_MAX}"
 
     def queue_problem(self, topic: str, queue_id: int) -> str | None:
         """Return why a program's message cannot be put to a queue of an admitted topic, or None.
@@ -129,8 +128,11 @@ class Admission:
 
         Raises `InvalidMessage` if that changes the queue type of a topic that has messages: readers would no longer find them.
         """
-        is_batch = attributes.get(QUEUE_TYPE) == BATCH_QUEUES
-        if is_batch != self._has_batch_queues(topic) and self._has_messages(topic):
+        before = self._topics.get(topic)
+        was_batch = (before is not None and before.is_batch) or self._batch.knows(topic)
+        if was_batch != (attributes.get(QUEUE_TYPE) == BATCH_QUEUES) and (
+            self._queues.queue_ids(topic) or self._batch.queue_ids(topic) or any(self._offsets.topic(topic).queues())
+        ):
             raise InvalidMessage(f"topic {topic} has messages: {QUEUE_TYPE}={BATCH_QUEUES} cannot be added or removed")
         with self._guard:
             known = self._topics.create(topic, attributes=attributes)
@@ -138,16 +140,6 @@ class Admission:
             self._forget(topic)
             self._take(known)
             self._on_new()
-
-    def _has_batch_queues(self, topic: str) -> bool:
-        """Return whether the topic's attribute or its existing queues make it a batch topic."""
-        known = self._topics.get(topic)
-        return (known is not None and known.is_batch) or self._batch.knows(topic)
-
-    def _has_messages(self, topic: str) -> bool:
-        """Return whether any message was put to the topic, dispatched or not."""
-        has_queues = self._queues.queue_ids(topic) or self._batch.queue_ids(topic)
-        return bool(has_queues) or any(self._offsets.topic(topic).queues())
 
     def _take(self, known: TopicConfig) -> int:
         number = max(1, known.write_queues)
@@ -168,12 +160,6 @@ class Admission:
     def _forget(self, topic: str) -> None:
         for table in (self.queues_of, self.batch_queues_of, self.ranked_queues_of):
             table.pop(topic, None)
-
-    def _usual_number(self, topic: str) -> int | None:
-        """Return the number of queues of one of the broker's own topics; None for any other topic."""
-        if topic == SCHEDULE_TOPIC:
-            return self._delay_levels
-        return SYSTEM_QUEUES.get(topic)
 
     def _write_down_existing(self) -> None:
         """Add topics that already have queues to an empty table: a topic missing from a table counts as deleted."""
