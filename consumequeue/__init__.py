@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from .ordinary import NO_RECORD, ConsumeQueue, Unit
     from .queue import Queue
     from .queue_files import QueueFiles
-    from .queue_listing import check_queue_id, check_topic, queue_folders
+    from .queue_listing import check_queue_id, check_topic, listed_ids, queue_folders
 else:
     __getattr__, __dir__ = lazy_names(
         globals(),
@@ -64,7 +64,7 @@ else:
             ".ordinary": ["NO_RECORD", "ConsumeQueue", "Unit"],
             ".queue": ["Queue"],
             ".queue_files": ["QueueFiles"],
-            ".queue_listing": ["check_queue_id", "check_topic", "queue_folders"],
+            ".queue_listing": ["check_queue_id", "check_topic", "listed_ids", "queue_folders"],
         },
     )
 
@@ -91,6 +91,7 @@ __all__ = [
     "ext_folder",
     "find_file_size",
     "is_ext_address",
+    "listed_ids",
     "offset_by_time",
     "queue_folders",
     "refuse_other_file_size",

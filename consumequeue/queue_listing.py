@@ -25,12 +25,16 @@ def queue_folders(disk: Disk, folder: str) -> Iterator[tuple[str, int]]:
     if disk.stat(folder) is None:
         return
     for topic in disk.list(folder):
-        if topic.kind is not Kind.FOLDER:
-            continue
-        for entry in disk.list(os.path.join(folder, topic.name)):
-            is_number = entry.name.isascii() and entry.name.isdigit() and str(int(entry.name)) == entry.name
-            if entry.kind is Kind.FOLDER and is_number and int(entry.name) <= QUEUE_ID_MAX:
-                yield topic.name, int(entry.name)
+        if topic.kind is Kind.FOLDER:
+            for queue_id in listed_ids(disk, os.path.join(folder, topic.name)):
+                yield topic.name, queue_id
+
+
+def listed_ids(disk: Disk, topic_folder: str) -> list[int]:
+    """Return the queue ids of a topic in the order in which its folder lists them."""
+    found = [entry.name for entry in disk.list(topic_folder) if entry.kind is Kind.FOLDER]
+    numbers = [name for name in found if name.isascii() and name.isdigit() and str(int(name)) == name]
+    return [int(number) for number in numbers if int(number) <= QUEUE_ID_MAX]
 
 
 def sync_names(disk: Disk, folder: str, topics: Iterable[str]) -> None:

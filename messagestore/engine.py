@@ -75,7 +75,7 @@ class Engine(StoreParts):
                 self.opening_s = time.perf_counter() - began
             else:
                 beside_writer(disk, root, self.load)
-                self.view = ReaderView(disk, self.log, self.queues, self.index, self.undispatched.warn, self.key_filters)
+                self.view = ReaderView(self, self.undispatched.warn)
                 self.lookup = AllQueues(self.queues, self.derived.batch, lambda: self.log.min_offset, self.view)
         except BaseException:
             self._release()
