@@ -184,8 +184,3 @@ class ConsumeQueues(QueueTable[ConsumeQueue]):
         """Delete all queues of a topic."""
         for queue_id in self.queue_ids(topic):
             self.remove(topic, queue_id)
-
-    def destroy(self) -> None:
-        """Delete all queues, as RocketMQ does if no log file is left (`docs/formats/recovery.md#queues`)."""
-        for topic in self.topics():
-            self.remove_topic(topic)

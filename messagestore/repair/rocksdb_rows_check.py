@@ -25,6 +25,7 @@ from ..rocksdb.store_rows import (
 )  # fmt: skip
 from ..timers.records import TimerRecords
 from ..timers.undelivered import due_of
+from ..unreadable import unreadable
 
 INDEX_ROW, TIMER_ROW, TRANSACTION_ROW = "rocksdb_index", "rocksdb_timer", "rocksdb_transaction"
 
@@ -38,7 +39,7 @@ def store_rows_findings(disk: Disk, path: str, files: LogFiles) -> Iterator[Find
         with open_database(path) as database:
             yield from limited(_findings(disk, database, files))
     except StoreCorrupt as error:
-        yield Finding(error.file, error.offset, "unreadable", str(error.expected), f"{error.reason}: {error.found}")
+        yield unreadable(error, path)
 
 
 def _findings(disk: Disk, database: Database, files: LogFiles) -> Iterator[Finding]:

@@ -68,7 +68,7 @@ def test_index_buffer_outlives_the_files(queues: Any) -> None:
     opened = queues()
     opened.get_or_add("T", 0).append_run(0, packed(0, 4))
     held = opened.get("T", 0).index_buffer(0)
-    opened.destroy()
+    opened.remove_topic("T")
     opened.close()
     assert bytes(held) == packed(0, 4)
 
