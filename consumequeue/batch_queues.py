@@ -12,10 +12,10 @@ from storageio import Disk, Kind, StoreCorrupt
 from .batch import BatchQueue
 from .layout import BATCH_FILE_SIZE_DEFAULT, BATCH_UNIT_SIZE, round_up
 from .queue_files import QueueFiles
-from .queue_listing import QueueTable, queue_folders, sync_names
+from .queue_listing import QueueFolders, queue_folders, sync_names
 
 
-class BatchQueues(QueueTable[BatchQueue]):
+class BatchQueues(QueueFolders[BatchQueue]):
     """All batch queues of a store."""
 
     def __init__(

@@ -13,7 +13,7 @@ from .layout import FILE_SIZE_DEFAULT, round_up
 from .ordinary import NO_RECORD, ConsumeQueue
 from .queue import EVERYTHING
 from .queue_files import QueueFiles
-from .queue_listing import QueueTable, queue_folders, sync_names
+from .queue_listing import QueueFolders, queue_folders, sync_names
 
 SAMPLED_QUEUES_MAX = 100  # queues read to detect the file size
 
@@ -55,7 +55,7 @@ def refuse_other_file_size(disk: Disk, folder: str, requested_bytes: int) -> Non
         raise StoreCorrupt("wrong file size", file=found.path, offset=0, expected=f"{requested_bytes} bytes", found=found_bytes)
 
 
-class ConsumeQueues(QueueTable[ConsumeQueue]):
+class ConsumeQueues(QueueFolders[ConsumeQueue]):
     """All queues in the folder `consumequeue/`."""
 
     def __init__(
@@ -143,7 +143,7 @@ class ConsumeQueues(QueueTable[ConsumeQueue]):
         return max((queue.max_physical_offset for queue in self), default=NO_RECORD)
 
     def truncate(self, physical_offset: int) -> None:
-        """Cut every queue as `QueueTable.truncate` does; afterwards the sum of the next offsets is not known."""
+        """Cut every queue as `QueueFolders.truncate` does; afterwards the sum of the next offsets is not known."""
         self.next_total = None
         super().truncate(physical_offset)
 

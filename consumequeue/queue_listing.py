@@ -66,7 +66,7 @@ def check_queue_id(queue_id: int) -> int:
     return queue_id
 
 
-class QueueTable(Closing, Generic[AnyQueue]):
+class QueueFolders(Closing, Generic[AnyQueue]):
     """All queues of one kind of a store, by topic and queue id.  One thread appends; any number read."""
 
     def __init__(self, disk: Disk, folder: str, file_size_bytes: int, files: QueueFiles, log_min_offset: int) -> None:

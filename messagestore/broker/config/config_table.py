@@ -222,7 +222,7 @@ class ConfigTable(ABC):
         return found
 
 
-class EntryTable(ConfigTable, Generic[Entry]):
+class KeyedTable(ConfigTable, Generic[Entry]):
     """A table that has an entry under each name, such as a topic.  Unknown fields of an entry are kept."""
 
     def _take(self, table: Document) -> None:

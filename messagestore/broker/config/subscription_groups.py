@@ -8,7 +8,7 @@ from typing import Any
 from storageio import InvalidMessage
 
 from .config_files import Document
-from .config_table import EntryTable
+from .config_table import KeyedTable
 from .consumer_offsets import JOINT
 
 INT32_MAX = (1 << 31) - 1
@@ -57,7 +57,7 @@ class SubscriptionGroup:
         return replace(self, **changes)
 
 
-class SubscriptionGroups(EntryTable[SubscriptionGroup]):
+class SubscriptionGroups(KeyedTable[SubscriptionGroup]):
     """All consumer groups of a store."""
 
     file_name = "subscriptionGroup.json"

@@ -15,7 +15,7 @@ from ...folder_contents import has_rocksdb
 from ...paths import StorePaths
 from ...rocksdb.config import DATABASES, METADATA
 from .config_files import Document
-from .config_table import EntryTable
+from .config_table import KeyedTable
 
 PERM_INHERIT = 1  # topics created on the first put inherit from this one
 PERM_WRITE = 2
@@ -94,7 +94,7 @@ class TopicConfig:
         return replace(self, **changes)
 
 
-class Topics(EntryTable[TopicConfig]):
+class Topics(KeyedTable[TopicConfig]):
     """All topics of a store."""
 
     file_name = "topics.json"
