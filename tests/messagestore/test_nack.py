@@ -102,6 +102,7 @@ def test_retry_settings_of_the_group_apply(world: Any, tmp_path: Path, clock: Cl
     """retryMaxTimes and retryQueueNums come from subscriptionGroup.json; the fixture's group has 1 and 2."""
     with open_idle(world, tmp_path / "s", clock, enable_consume_queue_ext=is_ext) as store:
         store.engine.retries.groups.create("G", retry_max_times=1, retry_queues=2)
+        store.engine.retries.groups.persist()
         put_numbers(world, store, range(20))
         with store.consumer("T", group="G") as consumer:
             for message in consumer.poll(100):
