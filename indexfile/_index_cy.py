@@ -485,7 +485,7 @@ def ends_at(index: IndexBuffer) -> I64:
 def space_of(index: IndexBuffer) -> Size:
     """Return how many more keys fit before blocks are allocated or the next file is created.
 
-    A dispatch kernel hands a record with more keys to `IndexFiles.build`, which creates the next file.
+    A dispatch kernel stops before a record with more keys, so that its caller can create the next file.
     """
     used: Size = next_item(index)
     return index.limit - used if used < index.limit else 0
