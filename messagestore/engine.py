@@ -23,6 +23,7 @@ from .broker.services.timers import Timers
 from .broker.services.transactions import Transactions
 from .clean_stop import CleanStop, write_clean
 from .config import Role, StoreConfig
+from .derive.queues import StoreSink
 from .excluded_topics import excluded_topics
 from .index_hint import hint_of, write_hint
 from .parts import StoreParts
@@ -75,7 +76,7 @@ class Engine(StoreParts):
                 self.opening_s = time.perf_counter() - began
             else:
                 beside_writer(disk, root, self.load)
-                self.view = ReaderView(self, self.undispatched.warn)
+                self.view = ReaderView(disk, self.log, self.queues, self.index, self.undispatched.warn, self.key_filters)
                 self.lookup = AllQueues(self.queues, self.derived.batch, lambda: self.log.min_offset, self.view)
         except BaseException:
             self._release()
@@ -103,9 +104,20 @@ class Engine(StoreParts):
     def _make_write_services(self, start: int, end: LogEnd) -> None:
         is_slave = self.config.broker_role is Role.SLAVE
         is_ignored = excluded_topics(self.disk, self.paths.root, self.topics, is_slave=is_slave)
-        self.dispatcher = DispatchService(self, start, end.last_offset, is_ignored)
+        on_failed = (self.mark_sync_failure,)
+        self.dispatcher = DispatchService(
+            self.log, StoreSink(self.queues, self.index, self.derived), self.flags, self.dispatch_limit, self.levels.current_ms,
+            start, end.last_offset, is_ignored=is_ignored, deleted=self.deleted, on_progress=(self.progress.notify,),
+            on_failed=on_failed, is_awaited=lambda: self.progress.is_awaited,
+        )  # fmt: skip
         self.progress.before_wait = self.dispatcher.expect
-        self.flusher = FlushService(self)
+        is_sync = self.config.is_sync_flush  # if so, nothing is readable before the sync
+        self.flusher = FlushService(
+            self.log, self.config, self.flags, self.log.flushed_offset,
+            on_committed=() if is_sync else (self.dispatcher.wake,),
+            on_flushed=(self.dispatcher.nudge, self.progress.notify) if is_sync else (self.progress.notify,),
+            on_failed=on_failed,
+        )  # fmt: skip
 
     def _make_broker_services(self) -> None:
         self.admission = Admission(self)

@@ -12,15 +12,13 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from consumequeue import ConsumeQueue, check_queue_id, check_topic, find_file_size, listed_ids
+from commitlog import CommitLog
+from consumequeue import ConsumeQueue, ConsumeQueues, check_queue_id, check_topic, find_file_size, listed_ids
 from consumequeue.layout import UNIT_SIZE
 from indexfile import AT_REST, IndexFiles, KeyFilters, find_shape, index_paths
 from storageio import Disk, DiskError, InvalidMessage, Kind
-
-if TYPE_CHECKING:
-    from ..parts import StoreParts
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 CHECK_S = 0.01  # between checks for files that a writer deleted, for calls that see by other means what it added
@@ -68,19 +66,22 @@ class ReaderView:
     It replaces `ConsumeQueues` for looking up a queue.
     """
 
-    def __init__(self, parts: StoreParts, before_first_read: Callable[[], None]) -> None:
+    def __init__(
+        self, disk: Disk, log: CommitLog, queues: ConsumeQueues, index: IndexFiles | None,
+        before_first_read: Callable[[], None], key_filters: KeyFilters | None,
+    ) -> None:  # fmt: skip
         """Start from the files found at opening; `before_first_read` is called once, before the first queue is read."""
-        self._disk = parts.disk
-        self._log = parts.log
-        self._queues = parts.queues
-        self._index = index = parts.index
-        self._log_folders = _Folders(self._disk, self._log.queue.paths.folders)
-        self._index_folder = _Folders(self._disk, [index.folder] if index is not None else [])
+        self._disk = disk
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._log_folders = _Folders(disk, log.queue.paths.folders)
+        self._index_folder = _Folders(disk, [index.folder] if index is not None else [])
         self._anchors: dict[tuple[str, int], _ViewAnchor] = {}
         self._guard = threading.RLock()
         self._before_first_read: Callable[[], None] | None = before_first_read
         self._refreshed_s = -CHECK_S
-        self._key_filters = parts.key_filters
+        self._key_filters = key_filters
         self._filters_loaded_s = -FILTERS_S
 
     def refresh(self, *, again: bool = False) -> None:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from typing import NamedTuple
 
 from commitlog import CommitLog, LogPaths
 from commitlog.offset_files import list_offset_files
 from commitlog.walk import LogFiles
-from consumequeue import AllQueues, BatchQueues, ConsumeQueues, Unit
+from consumequeue import AllQueues, BatchQueues, ConsumeQueue, ConsumeQueues, Unit
 from indexfile import IndexFiles
 from storageio import FolderLock, StoreCorrupt
 from storebytes.finding import Finding
@@ -37,7 +36,7 @@ from ..rocksdb.database import open_database
 from ..rocksdb.queues import RocksdbEnd, last_ends, unit_of
 from ..swap import keep_file
 from ..timers.layout import TIMER_TOPIC
-from ..timers.rebuild_timers import TimersQueue
+from ..timers.rebuild_timers import LastTimer
 from ..timers.timer_log import TimerLog
 
 
@@ -75,7 +74,7 @@ class StoreQueues:
             yield FileMessages(queues, batch, index, TimerLog(self.disk, self.paths.root))
 
     @contextmanager
-    def timers(self) -> Iterator[TimersQueue | None]:
+    def timers(self) -> Iterator[ConsumeQueue | LastTimer | None]:
         """Open the timers' queue; None if there is none. Raises `StoreCorrupt` if it cannot be read."""
         with self._open() as queues:
             yield queues.get(TIMER_TOPIC, 0)
@@ -148,17 +147,6 @@ class StoreQueues:
         Engine(self.paths.root, config, self.disk, None, writable=True).close()
 
 
-class _LastTimer(NamedTuple):
-    """The end of the timers' queue in RocksDB, and its last unit."""
-
-    max_offset: int
-    last: Unit | None
-
-    def unit(self, queue_offset: int) -> Unit | None:
-        """Return the last unit, if it is the one of this offset."""
-        return self.last if queue_offset == self.max_offset - 1 else None
-
-
 class RocksdbQueues(StoreQueues):
     """Queues in RocksDB, whose store only a broker can open."""
 
@@ -187,13 +175,13 @@ class RocksdbQueues(StoreQueues):
             return last_ends(database)
 
     @contextmanager
-    def timers(self) -> Iterator[TimersQueue | None]:
+    def timers(self) -> Iterator[ConsumeQueue | LastTimer | None]:
         """Read the end of the queue and its last unit."""
         end, unit = self._ends().get((TIMER_TOPIC, 0)), None
         if end is not None:
             with open_database(self.paths.queues) as database:
                 unit = unit_of(database, TIMER_TOPIC.encode(), 0, end.queue_offset)
-        yield end and _LastTimer(end.queue_offset + 1, unit and Unit(*unit[3:6]))
+        yield end and LastTimer(end.queue_offset + 1, unit and Unit(*unit[3:6]))
 
     def disagreements(self, files: LogFiles, in_files: CrossCheck) -> tuple[list[Finding], dict[str, int]]:
         """Compare the database with the log."""

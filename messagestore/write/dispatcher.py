@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from commitlog import CommitLog
 from storageio import DiskError, StoreError
 from storageio.background import BackgroundThread
 
 from ..checkpoint import is_time
+from ..deleted_topics import DeletedTopics
 from ..derive.queues import StoreSink
 from ..derive.walk import Derivation, advance
 from ..index_hint import UNKNOWN
 from .durations import Durations
 from .progress import Progress
-from .running_flags import Flag
-
-if TYPE_CHECKING:
-    from ..parts import StoreParts
+from .running_flags import Flag, RunningFlags
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 POLL_S = 0.001  # while records arrive
@@ -45,25 +44,40 @@ class DispatchService:
     """
 
     def __init__(
-        self, parts: StoreParts, position: int, last_record_offset: int, is_ignored: Callable[[str], bool]
-    ) -> None:  # fmt: skip
-        """Create it; nothing runs before its `thread` is started.  `is_ignored` returns whether a topic enters no queue.
+        self,
+        log: CommitLog,
+        sink: StoreSink,
+        flags: RunningFlags,
+        limit: Callable[[], int],
+        delays_ms: list[int],
+        position: int,
+        last_record_offset: int = -1,
+        *,
+        is_ignored: Callable[[str], bool] = lambda _topic: False,
+        deleted: DeletedTopics | None = None,
+        on_progress: Sequence[Callable[[], None]] = (),
+        on_failed: Sequence[Callable[[], None]] = (),
+        is_awaited: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Create it; nothing runs before its `thread` is started.
 
-        While a thread waits for the store's progress, each put wakes this one.
+        `is_ignored` returns whether a topic enters no queue; of `deleted` topics old messages enter none.
+        `on_progress` is called after each batch.  While `is_awaited` returns True, each put wakes the thread.
         """
-        self._parts = parts
-        self._log = parts.log
-        self._sink = StoreSink(parts.queues, parts.index, parts.derived)
-        self._flags = flags = parts.flags
-        self._limit = parts.dispatch_limit
-        self._derivation = Derivation(self._sink, parts.levels.current_ms, is_ignored)
-        self._derivation.deleted = parts.deleted
+        self._log = log
+        self._sink = sink
+        self._flags = flags
+        self._limit = limit
+        self._derivation = Derivation(sink, delays_ms, is_ignored)
+        self._derivation.deleted = deleted
         self._gate = flags.gate
         self.position = position
         self.last_record_offset = last_record_offset
         self.last_store_timestamp_ms = 0
         self.reached = DispatchSnapshot(last_record_offset, UNKNOWN)
-        self.on_progress: list[Callable[[], None]] = [parts.progress.notify]  # called after each batch
+        self.on_progress = list(on_progress)
+        self._is_awaited = is_awaited
+        self._on_failed = on_failed
         self.durations = Durations()  # of batches
         self.failure: StoreError | None = None
         self._round = threading.Lock()
@@ -161,7 +175,7 @@ class DispatchService:
         self._gate.is_idle = False
         pause_s = self._round_safely(self._quiet_rounds + 1)
         self._quiet_rounds = self._quiet_rounds + 1 if pause_s else 0
-        self._gate.set_idle(pause_s == IDLE_S or self._parts.progress.is_awaited)
+        self._gate.set_idle(pause_s == IDLE_S or self._is_awaited())
         if self._gate.is_idle and pause_s == POLL_S and self.position < self._limit():  # put before the flag was set
             return 0.0
         return pause_s
@@ -177,7 +191,8 @@ class DispatchService:
             return POLL_S if quiet_rounds < BUSY_ROUNDS else IDLE_S
         except DiskError as error:
             if error.operation.startswith("sync"):  # final: the data may be lost, and a second try proves nothing
-                self._parts.mark_sync_failure()
+                for call in self._on_failed:
+                    call()
                 self._fail(error)
                 return IDLE_S
             self._pause_for(error)

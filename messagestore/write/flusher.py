@@ -13,20 +13,17 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
 
-from commitlog import PutResult
+from commitlog import CommitLog, PutResult
 from storageio import DiskError, FlushTimeout
 from storageio.background import BackgroundThread
 
+from ..config import StoreConfig
 from ._group_cy import GroupCommit
 from .durations import Durations
-from .running_flags import Flag
-
-if TYPE_CHECKING:
-    from ..parts import StoreParts
+from .running_flags import Flag, RunningFlags
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 COMMIT_AGAIN_BYTES = 4 << 20  # appended during a commit: the committer does not pause, or puts would fill the ring
@@ -35,16 +32,21 @@ COMMIT_AGAIN_BYTES = 4 << 20  # appended during a commit: the committer does not
 class FlushService(GroupCommit):
     """Tracks how much of the log is on the disk, and when its newest record was stored."""
 
-    def __init__(self, parts: StoreParts) -> None:
-        """Create it; nothing runs before its `threads` are started."""
-        self._parts = parts
-        self._log = log = parts.log
-        self._config = config = parts.config
-        self._flags = parts.flags
-        flushed = log.flushed_offset
+    def __init__(
+        self, log: CommitLog, config: StoreConfig, flags: RunningFlags, flushed: int, *,
+        on_committed: Sequence[Callable[[], None]] = (), on_flushed: Sequence[Callable[[], None]] = (),
+        on_failed: Sequence[Callable[[], None]] = (),
+    ) -> None:  # fmt: skip
+        """Create it; nothing runs before its `threads` are started.  `on_failed` is called when a sync fails."""
         super().__init__(flushed, config.sync_flush_timeout_ms)
+        self._log = log
+        self._config = config
+        self._flags = flags
         self.flushed_timestamp_ms = 0
         self.durations = Durations()  # of syncs
+        self._on_committed = on_committed
+        self._on_flushed = on_flushed
+        self._on_failed = on_failed
         self._has_pool = log.buffers is not None
         self._waiting: list[tuple[int, Future[PutResult], PutResult]] = []
         self._waiting_guard = threading.Lock()
@@ -75,8 +77,9 @@ class FlushService(GroupCommit):
     def _commit(self, least_pages: int) -> int:
         before = self._log.committed_offset
         committed = self._log.commit(least_pages)
-        if committed > before and not self._config.is_sync_flush:  # else nothing is readable before the sync
-            self._parts.dispatcher.wake()
+        if committed > before:
+            for call in self._on_committed:
+                call()
         return committed
 
     def resolve_later(self, result: PutResult, future: Future[PutResult]) -> None:
@@ -101,9 +104,8 @@ class FlushService(GroupCommit):
         if flushed > self.flushed_offset:
             self.durations.add(time.perf_counter() - began)
             self.flushed_offset = flushed
-            if self._config.is_sync_flush:
-                self._parts.dispatcher.nudge()
-            self._parts.progress.notify()
+            for call in self._on_flushed:
+                call()
         if flushed >= goal:
             self.flushed_timestamp_ms = max(self.flushed_timestamp_ms, stamp)
         return flushed
@@ -114,8 +116,8 @@ class FlushService(GroupCommit):
             return step()
         except DiskError as error:
             self.failure = error
-            if error.operation.startswith("sync"):
-                self._parts.mark_sync_failure()
+            for call in self._on_failed if error.operation.startswith("sync") else ():
+                call()
             self._flags.set(Flag.NOT_WRITEABLE, f"a {error.operation} failed: {error}")
             LOG.error("the store is read-only now: %s", error)
             raise

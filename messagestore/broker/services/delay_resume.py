@@ -113,10 +113,8 @@ class _Search:
 
     def _behind(self, topic: str, queue_id: int) -> Iterator[StoredMessage]:
         """Yield the delayed messages of a queue or batch queue behind the position."""
-        for physical_offset in self._parts.lookup.records_from(topic, queue_id, self._position):
-            message = self._parts.log.message_at(physical_offset)
-            if message is not None and DELAY in message.all_properties:
-                yield message
+        found = map(self._parts.log.message_at, self._parts.lookup.records_from(topic, queue_id, self._position))
+        return (message for message in found if message is not None and DELAY in message.all_properties)
 
 
 class _Deliveries:
