@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from .mapped_file import MappedFile
     from .mapped_file_queue import MappedFileQueue
     from .message_id import DecodedId, decode_message_id, encode_message_id
-    from .status import AppendStatus, PutStatus
+    from .status import PutStatus
     from .unknown_version import is_unknown_version
     from .verify import LogReport, Protection, verify_log
 else:
@@ -89,7 +89,7 @@ else:
             ".mapped_file": ["MappedFile"],
             ".mapped_file_queue": ["MappedFileQueue"],
             ".message_id": ["DecodedId", "decode_message_id", "encode_message_id"],
-            ".status": ["AppendStatus", "PutStatus"],
+            ".status": ["PutStatus"],
             ".unknown_version": ["is_unknown_version"],
             ".verify": ["LogReport", "Protection", "verify_log"],
         },
@@ -103,7 +103,6 @@ __all__ = [
     "HOST_DEFAULT",
     "STOPS",
     "UNRESOLVED",
-    "AppendStatus",
     "Appender",
     "ColumnBatch",
     "CommitLog",

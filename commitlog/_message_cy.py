@@ -359,8 +359,6 @@ def encode_properties(message: Message) -> bytes:
     return encoded
 
 
-@cython.cfunc
-@cython.exceptval(check=False)
 def put_keys_and_tags(message: Message, out: Target, at: Size, capacity: Size) -> Size:
     """Write what `encode_properties` returns at `at` without creating an object; return its size.
 

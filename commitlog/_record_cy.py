@@ -80,9 +80,6 @@ class Envelope:
         self._topic_size = len(topic)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def record_size(envelope: Envelope, body_size: Size, properties_size: Size) -> Size:
     """Return the size of a record in bytes, its checksum property included."""
     trailer: Size = CRC_SIZE if envelope.with_crc else 0
@@ -99,9 +96,6 @@ def record_size(envelope: Envelope, body_size: Size, properties_size: Size) -> S
     )
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def write_record(
     out: Target, start: Size, base: I64, envelope: Envelope, queue_offset: I64, store_ms: I64, body: Source, body_start: Size,
     body_size: Size, properties: Source, properties_size: Size,
@@ -181,9 +175,6 @@ def _write_trailer(out: Target, start: Size, size: Size, envelope: Envelope) -> 
     out[at + 6] = PAIR_END
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def write_blank(out: Target, at: Size, left: Size) -> Nothing:
     """Fill the `left` bytes (at least BLANK_SIZE) at the end of a file with a blank record.
 
@@ -193,27 +184,18 @@ def write_blank(out: Target, at: Size, left: Size) -> Nothing:
     publish_i32(out, at + SIZE_AT, left)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def growth(source: Source, at: Size) -> Size:
     """Return how many bytes IPv6 hosts shift the fields after both hosts."""
     sys_flag: I32 = get_i32(source, at + SYS_FLAG_AT)
     return (HOST_GROWTH if sys_flag & BORN_HOST_V6 else 0) + (HOST_GROWTH if sys_flag & STORE_HOST_V6 else 0)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def store_time_of(source: Source, at: Size) -> I64:
     """Return the store time of a record in ms."""
     is_long: Bool = (get_i32(source, at + SYS_FLAG_AT) & BORN_HOST_V6) != 0
     return get_i64(source, at + STORE_TIME_AT + (HOST_GROWTH if is_long else 0))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def holds_no_message(sys_flag: I32, body_size: Size) -> Bool:
     """Return whether a record is a filler, which holds no message (docs/formats/commitlog.md#filler-records).
 
@@ -224,9 +206,6 @@ def holds_no_message(sys_flag: I32, body_size: Size) -> Bool:
     return body_size <= FILLER_BODY_SIZE_MAX or sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def is_filler_at(source: Source, at: Size, limit: Size) -> Bool:
     """Return whether a record at a position, which may be wrong, is a filler."""
     if at < 0 or at + RECORD_SIZE_MIN + 2 * HOST_GROWTH > limit:
@@ -234,26 +213,17 @@ def is_filler_at(source: Source, at: Size, limit: Size) -> Bool:
     return holds_no_message(get_i32(source, at + SYS_FLAG_AT), get_i32(source, at + growth(source, at) + BODY_AT - 4))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def topic_position(source: Source, at: Size) -> Size:
     """Return the position of the topic's length in a checked record."""
     body_at: Size = at + growth(source, at) + BODY_AT
     return body_at + get_i32(source, body_at - 4)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def topic_size_size(source: Source, at: Size) -> Size:
     """Return the size of the topic's length: one byte in V1, two in V2."""
     return 2 if get_i32(source, at + MAGIC_AT) == MAGIC_V2 else 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def topic_size_at(source: Source, at: Size, position: Size) -> Size:
     """Return the topic's length at `position` in a checked record."""
     if get_i32(source, at + MAGIC_AT) == MAGIC_V2:
@@ -262,9 +232,6 @@ def topic_size_at(source: Source, at: Size, position: Size) -> Size:
     return size
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def has_trailer(source: Source, end: Size, properties_size: Size) -> Bool:
     """Return whether the properties that end at `end` end in a well-formed checksum property."""
     if properties_size < CRC_SIZE or source[end - 1] != PAIR_END or source[end - 12] != NAME_END:
@@ -279,9 +246,6 @@ def has_trailer(source: Source, end: Size, properties_size: Size) -> Bool:
     return is_same_at(source, end - CRC_SIZE, 8, _CRC_NAME, 0)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def carries_checksum(source: Source, at: Size, size: Size) -> Bool:
     """Return whether a checked record carries the checksum property."""
     if source[at + size - 1] != PAIR_END:
@@ -304,9 +268,6 @@ def _trailer_value(source: Source, end: Size) -> I64:
     return value
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def check_record(source: Source, at: Size, stop: Size, base: I64, checks: I32) -> Size:
     """Return the size of the record at `at`, or the code of what is found instead.
 
@@ -365,9 +326,6 @@ def check_record(source: Source, at: Size, stop: Size, base: I64, checks: I32) -
     return size
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def check_step(source: Source, at: Size, stop: Size, base: I64, checks: I32) -> Size:
     """Return `check_record` of the record at `at`; if the header of an entry precedes it, of the entry, header included."""
     left: Size = stop - at
@@ -390,9 +348,6 @@ def check_step(source: Source, at: Size, stop: Size, base: I64, checks: I32) -> 
     return ENTRY_HEADER_SIZE + size
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def record_in(source: Source, at: Size) -> Size:
     """Return the position of the record of a checked step."""
     return at + ENTRY_HEADER_SIZE if get_i32(source, at) == ENTRY_MAGIC else at

@@ -527,9 +527,6 @@ def _find_nonzero(source: Source, at: Size, stop: Size) -> Size:
     return -1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def split_row(
     source: Source, start: Size, size: Size, pairs: Size, capacity: Size, names: I64s, name_sizes: I32s, values: I64s,
     value_sizes: I32s,

@@ -29,7 +29,6 @@ from .log_paths import LogPaths
 from .mapped_file import MappedFile
 from .mapped_file_queue import MappedFileQueue
 from .offset_files import common_file_size
-from .resync import find_in_file
 from .topic_names import FILLER_TOPIC
 from .unknown_version import find_unknown_version, is_unknown_version
 
@@ -343,8 +342,7 @@ class CommitLog(Closing):
         for file in self.queue.files:
             if file.end_offset <= offset:
                 continue
-            start = max(0, offset - file.start_offset)
-            found = find_in_file(file, start)
+            found = file.find_record(max(0, offset - file.start_offset))
             if found >= 0:
                 return file.start_offset + found
         return -1

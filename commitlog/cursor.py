@@ -11,7 +11,6 @@ from .checks import BLANK, CHECK_POSITION, EMPTY, STOPS, TORN
 from .entry_layout import ENTRY_BLANK_MAGIC
 from .layout import BLANK_SIZE
 from .mapped_file import MappedFile
-from .resync import find_in_file
 
 PIECE_RECORDS = 8192
 PIECE_BYTES = 16 << 20  # of a file mapped at a time
@@ -44,9 +43,9 @@ def newer_record(file: MappedFile, at: int, last_ms: int) -> int:
     A truncation leaves older records.
     """
     reader = Reader(file.view, file.start_offset)
-    at = find_in_file(file, at)
+    at = file.find_record(at)
     while at >= 0 and reader.store_time(at) < last_ms:
-        at = find_in_file(file, at + reader.check(at, 0))
+        at = file.find_record(at + reader.check(at, 0))
     return at
 
 

@@ -7,6 +7,7 @@ import os
 from storageio import Closing, Disk, DiskError, File, Map, Mode, StoreCorrupt
 
 from ._find_cy import ReadableFile
+from ._scan_cy import find_record
 from .offset_files import OffsetFile
 
 PAGE_SIZE = 4096
@@ -14,6 +15,7 @@ STEP_BYTES = 16 << 20  # blocks that are allocated ahead of the appends
 LARGE_STEP_BYTES = 128 << 20  # once a file has as much
 SMALL_STEP_BYTES = 1 << 16  # on a disk that has no room for several steps
 SPARE_STEPS = 4
+SEARCH_BYTES = 4 << 20  # in one call; ranges that were never written are skipped without reading
 
 
 class MappedFile(ReadableFile, Closing):
@@ -178,11 +180,13 @@ class MappedFile(ReadableFile, Closing):
             at = self.next_data(end)
         return pieces
 
-    def select(self, position: int, size_bytes: int) -> memoryview | None:
-        """Return a range of the written bytes, None if it is not all inside."""
-        if position < 0 or size_bytes < 0 or position + size_bytes > self.written:
-            return None
-        return self.view[position : position + size_bytes]
+    def find_record(self, position: int) -> int:
+        """Return the first position at or after `position` of a whole record that has its own offset; -1 if there is none."""
+        for start, stop in self.pieces_of_data(position, SEARCH_BYTES):
+            found = find_record(self.view, start, self.size_bytes, self.start_offset, stop)
+            if found >= 0:
+                return found
+        return -1
 
     def can_flush(self, least_pages: int) -> bool:
         """Return whether a flush is due (docs/formats/mapped-files.md#flush-rule)."""

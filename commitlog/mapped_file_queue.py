@@ -120,7 +120,7 @@ class MappedFileQueue(FileList):
         """Return the start of the file after the one that holds `offset`."""
         return offset + self.file_size_bytes - offset % self.file_size_bytes
 
-    def find(self, offset: int, *, first_if_not_found: bool = False) -> MappedFile | None:
+    def find(self, offset: int) -> MappedFile | None:
         """Return the file that holds a physical offset."""
         files = self.files
         if files:  # nearly always all have one length
@@ -130,15 +130,7 @@ class MappedFileQueue(FileList):
         index = bisect_right(files, offset, key=lambda file: file.start_offset) - 1
         if index >= 0 and offset < files[index].end_offset:
             return files[index]
-        return files[0] if first_if_not_found and files else None
-
-    def find_by_time(self, timestamp_ms: int) -> MappedFile | None:
-        """Return the first file modified at or after a time, else the last one."""
-        for file in self.files:
-            found = self._disk.stat(file.path)
-            if found is not None and found.modified_ms >= timestamp_ms:
-                return file
-        return self.files[-1] if self.files else None
+        return None
 
     def view(self, file: MappedFile) -> memoryview:
         """Return a file's map, from a bounded number of maps; fewer if the process has no room for more.

@@ -28,22 +28,3 @@ class PutStatus(IntEnum):
 
 # A retry of a put with one of these cannot succeed.
 FINAL = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED, PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED)
-
-
-class AppendStatus(IntEnum):
-    """The outcome of an append to one mapped file."""
-
-    PUT_OK = 0
-    END_OF_FILE = 1
-    MESSAGE_SIZE_EXCEEDED = 2
-    PROPERTIES_SIZE_EXCEEDED = 3
-    UNKNOWN_ERROR = 4
-
-
-PUT_STATUS_OF = {
-    AppendStatus.PUT_OK: PutStatus.PUT_OK,
-    AppendStatus.END_OF_FILE: PutStatus.CREATE_MAPPED_FILE_FAILED,
-    AppendStatus.MESSAGE_SIZE_EXCEEDED: PutStatus.MESSAGE_ILLEGAL,
-    AppendStatus.PROPERTIES_SIZE_EXCEEDED: PutStatus.PROPERTIES_SIZE_EXCEEDED,
-    AppendStatus.UNKNOWN_ERROR: PutStatus.UNKNOWN_ERROR,
-}

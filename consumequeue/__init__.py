@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from .batch import BATCH_SIZE_MAX, BatchQueue, BatchUnit, batch_offset_by_time
     from .batch_queues import BatchQueues
     from .boundary import Boundary
-    from .consume_queues import ConsumeQueues, check_queue_id, check_topic, find_file_size, refuse_other_file_size
+    from .consume_queues import ConsumeQueues, find_file_size, refuse_other_file_size
     from .ext import ConsumeQueueExt, ExtUnit, ext_folder, is_ext_address
     from .ext_writer import ExtWriter
     from .ordinary import NO_RECORD, ConsumeQueue, Unit
     from .queue import Queue
     from .queue_files import QueueFiles
-    from .queue_listing import queue_folders
+    from .queue_listing import check_queue_id, check_topic, listed_ids, queue_folders
 else:
     __getattr__, __dir__ = lazy_names(
         globals(),
@@ -58,13 +58,13 @@ else:
             ".batch": ["BATCH_SIZE_MAX", "BatchQueue", "BatchUnit", "batch_offset_by_time"],
             ".batch_queues": ["BatchQueues"],
             ".boundary": ["Boundary"],
-            ".consume_queues": ["ConsumeQueues", "check_queue_id", "check_topic", "find_file_size", "refuse_other_file_size"],
+            ".consume_queues": ["ConsumeQueues", "find_file_size", "refuse_other_file_size"],
             ".ext": ["ConsumeQueueExt", "ExtUnit", "ext_folder", "is_ext_address"],
             ".ext_writer": ["ExtWriter"],
             ".ordinary": ["NO_RECORD", "ConsumeQueue", "Unit"],
             ".queue": ["Queue"],
             ".queue_files": ["QueueFiles"],
-            ".queue_listing": ["queue_folders"],
+            ".queue_listing": ["check_queue_id", "check_topic", "listed_ids", "queue_folders"],
         },
     )
 
@@ -91,6 +91,7 @@ __all__ = [
     "ext_folder",
     "find_file_size",
     "is_ext_address",
+    "listed_ids",
     "offset_by_time",
     "queue_folders",
     "refuse_other_file_size",

@@ -71,6 +71,11 @@ class AllQueues:
             if found is not None:
                 yield found
 
+    def records_from(self, topic: str, queue_id: int, physical_offset: int) -> Iterator[int]:
+        """Yield the physical offsets of the records in the queues of both kinds from an offset of the log on."""
+        for queue in self.each(topic, queue_id):
+            yield from queue.records_from(physical_offset)
+
     def of_topic(self, topic: str) -> Iterator[Queue]:
         """Yield a topic's queues, batch queues first."""
         for queues in (self._batch, self._ordinary):

@@ -7,14 +7,14 @@ and are tested against the answers of a real store; its UPPER falls back to the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from storageio import InvalidMessage
 
 from .boundary import Boundary
 from .layout import BATCH_UNIT, BATCH_UNIT_SIZE, UNIT
-from .queue import Queue
-from .queue_files import QueueFiles
+from .queue import Queue, first_where
 
 NO_COMPACTED_OFFSET = -1
 RESERVED = 0
@@ -46,17 +46,9 @@ class BatchQueue(Queue):
     __slots__ = ()
     unit_size = BATCH_UNIT_SIZE
 
-    def __init__(self, root: str, topic: str, queue_id: int, file_size_bytes: int, files: QueueFiles) -> None:
-        """Create it as `Queue`; `root` is the folder `batchconsumequeue`."""
-        super().__init__(root, topic, queue_id, file_size_bytes, files)
-
     def _count_valid(self, units: bytes) -> int:
-        count = 0
-        for fields in BATCH_UNIT.iter_unpack(units[: len(units) // BATCH_UNIT_SIZE * BATCH_UNIT_SIZE]):
-            if not BatchUnit._make(fields).is_valid:
-                break
-            count += 1
-        return count
+        found = map(BatchUnit._make, BATCH_UNIT.iter_unpack(units[: len(units) // BATCH_UNIT_SIZE * BATCH_UNIT_SIZE]))
+        return sum(1 for _ in takewhile(lambda unit: unit.is_valid, found))
 
     def unit(self, index: int) -> BatchUnit | None:
         """Return unit number `index`, counted from the first one that the queue ever had; None if there is none."""
@@ -90,7 +82,7 @@ class BatchQueue(Queue):
         if first.physical_offset >= self._files.log_min_offset:
             return first.base_offset
         stop = min(self.stop_index, self.first_index + self.file_size_bytes // BATCH_UNIT_SIZE)
-        found = self._first_at(self._files.log_min_offset, stop)
+        found = self._first_at(self._files.log_min_offset, self.first_index, stop)
         kept = self.unit(found) if found < stop else None
         return (kept or first).base_offset
 
@@ -112,15 +104,12 @@ class BatchQueue(Queue):
 
     def index_of(self, queue_offset: int) -> int:
         """Return the number of the unit that holds a queue offset; `stop_index` if none does."""
-        low, high = self.first_index, self.stop_index
-        while low < high:
-            middle = (low + high) // 2
-            unit = self.unit(middle)
-            if unit is not None and unit.base_offset + unit.batch_size > queue_offset:
-                high = middle
-            else:
-                low = middle + 1
-        return low
+
+        def ends_behind(number: int) -> bool:
+            unit = self.unit(number)
+            return unit is not None and unit.base_offset + unit.batch_size > queue_offset
+
+        return first_where(self.first_index, self.stop_index, ends_behind)
 
     def unit_range(self, start: int, stop: int) -> tuple[int, int]:
         """Return the units whose messages overlap the range."""
@@ -146,7 +135,7 @@ class BatchQueue(Queue):
 
     def records_from(self, physical_offset: int) -> Iterator[int]:
         """Yield the physical offsets in the order of the queue."""
-        first = self._first_at(physical_offset, self.stop_index)
+        first = self._first_at(physical_offset, self.first_index, self.stop_index)
         return (unit.physical_offset for unit in self._units_at(first, self.stop_index - first))
 
     def roll_next_file(self, queue_offset: int) -> int:
@@ -176,45 +165,19 @@ class BatchQueue(Queue):
         self._write(BATCH_UNIT.pack(*unit))
         return True
 
-    def _first_at(self, physical_offset: int, stop: int) -> int:
-        """Return the number of the first unit before `stop` whose record begins at or after the offset; `stop` if none does."""
-        low, high = self.first_index, stop
-        while low < high:
-            middle = (low + high) // 2
-            unit = self.unit(middle)
-            if unit is not None and unit.physical_offset < physical_offset:
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
     def truncate(self, physical_offset: int) -> None:
         """Cut the units of records at or after `physical_offset`; zero the cut bytes and delete files after the end."""
         self._must_write()
-        low = self._first_at(physical_offset, self.stop_index)
+        low = self._first_at(physical_offset, self.first_index, self.stop_index)
         starts = self.starts
         self._written = low * BATCH_UNIT_SIZE if starts else 0
         self._flushed = min(self._flushed, self._written)
         self._cut([start for start in starts if start < self._written or start == starts[0]])
 
     def delete_expired(self, log_min_offset: int) -> int:
-        """Delete leading files whose last record left the log, never the last file; return the number deleted.
-
-        Corrects `min_offset` too, as RocketMQ does.
-        """
-        self._must_write()
+        """Delete leading files as every queue does.  Corrects `min_offset` too, as RocketMQ does."""
         self._files.log_min_offset = log_min_offset
-        starts = self.starts
-        kept = list(starts)
-        while len(kept) > 1:
-            last = self.unit(kept[1] // BATCH_UNIT_SIZE - 1)
-            if last is None or last.physical_offset >= log_min_offset:
-                break
-            kept.pop(0)
-        if len(kept) < len(starts):
-            with self._files.structure:
-                self._delete_all_but(kept)
-        return len(starts) - len(kept)
+        return super().delete_expired(log_min_offset)
 
 
 def batch_offset_by_time(queue: BatchQueue, timestamp_ms: int, boundary: Boundary) -> int:
@@ -271,14 +234,12 @@ def _search(queue: BatchQueue, left: int, right: int, timestamp_ms: int, is_uppe
 
 def _nearest(queue: BatchQueue, timestamp_ms: int) -> int:
     """Return the first queue offset of the batch nearest to the time, the earlier of two at the same distance."""
-    low, high = queue.first_index, queue.stop_index
-    while low < high:
-        middle = (low + high) // 2
-        unit = queue.unit(middle)
-        if unit is not None and unit.store_timestamp_ms >= timestamp_ms:
-            high = middle
-        else:
-            low = middle + 1
+
+    def is_late(number: int) -> bool:
+        unit = queue.unit(number)
+        return unit is not None and unit.store_timestamp_ms >= timestamp_ms
+
+    low = first_where(queue.first_index, queue.stop_index, is_late)
     left, right = queue.unit(low - 1) if low > queue.first_index else None, queue.unit(low)
     if left is None or right is None:
         known = left or right

@@ -4,40 +4,18 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
 from itertools import islice
 
 from commitlog.offset_files import OffsetFile, common_file_size, list_offset_files
-from storageio import Closing, Disk, InvalidMessage, StoreCorrupt
+from storageio import Disk, StoreCorrupt
 
 from .layout import FILE_SIZE_DEFAULT, round_up
 from .ordinary import NO_RECORD, ConsumeQueue
 from .queue import EVERYTHING
 from .queue_files import QueueFiles
-from .queue_listing import QUEUE_ID_MAX, queue_folders, sync_names
+from .queue_listing import QueueFolders, queue_folders, sync_names
 
-NAME_SIZE_MAX = 255  # bytes of a file name
 SAMPLED_QUEUES_MAX = 100  # queues read to detect the file size
-
-
-def check_topic(topic: str) -> str:
-    """Return the topic; raise `InvalidMessage` if it cannot be the name of a folder."""
-    if not topic or topic in {".", ".."} or "/" in topic or "\\" in topic or "\0" in topic:
-        raise InvalidMessage(f"a topic named {topic!r} would lie outside its folder")
-    try:
-        size_bytes = len(os.fsencode(topic))
-    except UnicodeEncodeError as error:
-        raise InvalidMessage(f"a topic named {topic!r} has no folder: half a character has no bytes") from error
-    if size_bytes > NAME_SIZE_MAX:
-        raise InvalidMessage(f"a topic of {size_bytes} bytes has no folder: {NAME_SIZE_MAX} at most")
-    return topic
-
-
-def check_queue_id(queue_id: int) -> int:
-    """Return the queue id; raise `InvalidMessage` if it is out of range."""
-    if not 0 <= queue_id <= QUEUE_ID_MAX:
-        raise InvalidMessage(f"queue id {queue_id} is not in 0..{QUEUE_ID_MAX}")
-    return queue_id
 
 
 def _files_of(disk: Disk, folder: str, topic: str, queue_id: int) -> list[OffsetFile]:
@@ -77,8 +55,8 @@ def refuse_other_file_size(disk: Disk, folder: str, requested_bytes: int) -> Non
         raise StoreCorrupt("wrong file size", file=found.path, offset=0, expected=f"{requested_bytes} bytes", found=found_bytes)
 
 
-class ConsumeQueues(Closing):
-    """All queues in the folder `consumequeue/`.  One thread appends; any number read."""
+class ConsumeQueues(QueueFolders[ConsumeQueue]):
+    """All queues in the folder `consumequeue/`."""
 
     def __init__(
         self,
@@ -94,23 +72,13 @@ class ConsumeQueues(Closing):
 
         Each queue's minimum is corrected by `log_min_offset` on first use (`docs/formats/recovery.md#minimum-offsets`).
         """
-        self.disk = disk
-        self.folder = folder
-        self.file_size_bytes = round_up(file_size_bytes)
-        self.files = files or QueueFiles(disk, writable=writable)
-        self.files.log_min_offset = log_min_offset
-        self._topics: dict[str, dict[int, ConsumeQueue]] = {}
+        super().__init__(disk, folder, round_up(file_size_bytes), files or QueueFiles(disk, writable=writable), log_min_offset)
         self._unsynced_topics: list[str] | None = None  # whose names a killed process may have left unsynced
         self.next_total: int | None = None  # sum of all queues' next offsets; None: unknown after a cut
         self.discover()
 
-    def __iter__(self) -> Iterator[ConsumeQueue]:
-        """Iterate over the queues that exist at the call."""
-        return iter([queue for queues in list(self._topics.values()) for queue in list(queues.values())])
-
-    def __len__(self) -> int:
-        """Return the number of queues."""
-        return sum(len(queues) for queues in self._topics.values())
+    def _new(self, topic: str, queue_id: int) -> ConsumeQueue:
+        return ConsumeQueue(self.folder, topic, queue_id, self.file_size_bytes, self.files)
 
     def discover(self) -> None:
         """Add queues with a new folder, for a reader beside a live writer, and drop those whose folder was deleted."""
@@ -124,33 +92,8 @@ class ConsumeQueues(Closing):
 
     def forget(self, queue: ConsumeQueue) -> None:
         """Drop a queue whose folder another process deleted."""
-        queues = self._topics.get(queue.topic, {})
-        if queues.get(queue.queue_id) is queue:
-            del queues[queue.queue_id]
-            if not queues:
-                self._topics.pop(queue.topic, None)
-
-    def topics(self) -> list[str]:
-        """Return the sorted topics that have queues."""
-        return sorted(self._topics)
-
-    def queue_ids(self, topic: str) -> list[int]:
-        """Return the sorted queue ids of a topic; an empty list for an unknown topic."""
-        return sorted(self._topics.get(topic, ()))
-
-    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """Return a queue; None if there is none."""
-        queues = self._topics.get(topic)
-        return None if queues is None else queues.get(queue_id)
-
-    def get_or_add(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return a queue; a new one has no folder before its first unit."""
-        found = self.get(topic, queue_id)
-        return found if found is not None else self._add(check_topic(topic), check_queue_id(queue_id))
-
-    def _add(self, topic: str, queue_id: int) -> ConsumeQueue:
-        queue = ConsumeQueue(self.folder, topic, queue_id, self.file_size_bytes, self.files)
-        return self._topics.setdefault(topic, {}).setdefault(queue_id, queue)
+        if self.get(queue.topic, queue.queue_id) is queue:
+            self._drop(queue.topic, queue.queue_id)
 
     def append_run(self, queue: ConsumeQueue, queue_offset: int, units: bytes | memoryview) -> None:
         """Append units to one of these queues as its `append_run` does, and update `next_total`."""
@@ -192,26 +135,17 @@ class ConsumeQueues(Closing):
 
     def mark_unsynced(self) -> None:
         """Count the last file of each queue and the names of the folders as not synced; the next `flush` syncs the names."""
-        for queue in self:
-            queue.mark_unsynced()
+        super().mark_unsynced()
         self._unsynced_topics = self.topics()
-
-    def _sync_names(self) -> None:
-        """Sync the names of folders that a killed process may have left unsynced."""
-        topics = self._unsynced_topics
-        if topics is not None:
-            sync_names(self.disk, self.folder, topics)
-            self._unsynced_topics = None
 
     def max_physical_offset(self) -> int:
         """Return the greatest record end over all queues, -1 without units (`docs/formats/recovery.md#order`)."""
         return max((queue.max_physical_offset for queue in self), default=NO_RECORD)
 
     def truncate(self, physical_offset: int) -> None:
-        """Cut the units of records at or after `physical_offset` from every queue (`docs/formats/recovery.md#truncation`)."""
+        """Cut every queue as `QueueFolders.truncate` does; afterwards the sum of the next offsets is not known."""
         self.next_total = None
-        for queue in self:
-            queue.truncate(physical_offset)
+        super().truncate(physical_offset)
 
     def correct_min_offsets(self, log_min_offset: int) -> None:
         """Correct the minimum of every queue: now where it is known, otherwise on first use."""
@@ -222,41 +156,31 @@ class ConsumeQueues(Closing):
 
     def delete_expired(self, log_min_offset: int) -> int:
         """Delete files whose records left the log, and correct the minima; return the number deleted."""
-        deleted = 0
-        self.files.log_min_offset = log_min_offset
+        deleted = super().delete_expired(log_min_offset)
         for queue in self:
-            deleted += queue.delete_expired(log_min_offset)
             queue.correct_min_offset(log_min_offset)
         return deleted
 
     def flush(self, least_pages: int = 0) -> bool:
-        """Flush every queue as `Queue.flush` does; return whether anything was synced."""
-        self._sync_names()
-        return sum(queue.flush(least_pages) for queue in self) > 0
+        """Flush every queue; sync the names of folders first that a killed process may have left unsynced."""
+        if self._unsynced_topics is not None:
+            sync_names(self.disk, self.folder, self._unsynced_topics)
+            self._unsynced_topics = None
+        return super().flush(least_pages)
 
     def remove(self, topic: str, queue_id: int) -> None:
         """Delete a queue and its folder; with the last queue, the topic's folder as well."""
         self.next_total = None
-        queue = self._topics.get(topic, {}).pop(queue_id, None)
-        if queue is not None:
-            queue.destroy()
-        if topic in self._topics and not self._topics[topic]:
-            del self._topics[topic]
-            topic_folder = os.path.join(self.folder, topic)
-            if self.disk.stat(topic_folder) is not None and not self.disk.list(topic_folder):
-                self.disk.delete_folder(topic_folder)
-                self.disk.sync_folder(self.folder)
+        queue = self._drop(topic, queue_id)
+        if queue is None:
+            return
+        queue.destroy()
+        topic_folder = os.path.join(self.folder, topic)
+        if not self.queue_ids(topic) and self.disk.stat(topic_folder) is not None and not self.disk.list(topic_folder):
+            self.disk.delete_folder(topic_folder)
+            self.disk.sync_folder(self.folder)
 
     def remove_topic(self, topic: str) -> None:
         """Delete all queues of a topic."""
         for queue_id in self.queue_ids(topic):
             self.remove(topic, queue_id)
-
-    def destroy(self) -> None:
-        """Delete all queues, as RocketMQ does if no log file is left (`docs/formats/recovery.md#queues`)."""
-        for topic in self.topics():
-            self.remove_topic(topic)
-
-    def close(self) -> None:
-        """Close descriptors and maps without a flush."""
-        self.files.close()

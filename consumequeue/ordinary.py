@@ -12,7 +12,7 @@ from storageio import SECTOR_SIZE, InvalidMessage
 from ._time_cy import offset_by_time as search_store_times
 from ._units_cy import count_below, count_new, count_repeated, count_valid, find_lost_front
 from .layout import PRE_BLANK, UNIT, UNIT_SIZE
-from .queue import READ_SIZE, Queue
+from .queue import READ_SIZE, Queue, first_where
 from .queue_files import QueueFiles
 
 CHECK_SIZE = 12_800 * UNIT_SIZE  # bytes of units checked in one call
@@ -168,13 +168,7 @@ class ConsumeQueue(Queue):
         if self.read_unit(low * UNIT_SIZE) != PRE_BLANK:
             return low
         high = min(self.max_offset, low + self.file_size_bytes // UNIT_SIZE)
-        while low < high:
-            middle = (low + high) // 2
-            if self.read_unit(middle * UNIT_SIZE) == PRE_BLANK:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return first_where(low, high, lambda number: self.read_unit(number * UNIT_SIZE) != PRE_BLANK)
 
     @property
     def is_min_known(self) -> bool:
@@ -256,26 +250,7 @@ class ConsumeQueue(Queue):
 
         The search starts at queue offset `low`, by default the minimum.
         """
-        low = self.min_offset if low is None else low
-        high = self.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            unit = self.unit(middle)
-            if unit is not None and unit.physical_offset >= physical_offset:
-                high = middle
-            else:
-                low = middle + 1
-        return low
-
-    def disorder(self) -> Iterator[tuple[int, Unit]]:
-        """Yield units that are invalid or whose record does not end after all earlier ones; only damage causes them."""
-        top = NO_RECORD
-        for queue_offset, unit in self.units(self.min_offset):
-            end = unit.physical_offset + unit.size_bytes
-            if unit.physical_offset < 0 or unit.size_bytes <= 0 or end <= top:
-                yield queue_offset, unit
-            else:
-                top = end
+        return self._first_at(physical_offset, self.min_offset if low is None else low, self.max_offset)
 
     # Writing
 
@@ -389,22 +364,6 @@ class ConsumeQueue(Queue):
             if found * UNIT_SIZE < len(units):
                 break
         return at
-
-    def delete_expired(self, log_min_offset: int) -> int:
-        """Delete leading files whose last record left the log, never the last file; return the number deleted."""
-        self._must_write()
-        with self._files.structure:
-            starts = self.starts
-            kept = list(starts)
-            while len(kept) > 1:
-                last = self.unit((kept[0] + self.file_size_bytes) // UNIT_SIZE - 1)
-                if last is None or last.physical_offset >= log_min_offset:
-                    break
-                kept.pop(0)
-            if len(kept) < len(starts):
-                self._delete_all_but(kept)
-                self._min_offset = max(self.min_offset, kept[0] // UNIT_SIZE)
-        return len(starts) - len(kept)
 
     def is_expired(self, log_min_offset: int) -> bool:
         """Return whether every unit's record left the log; False without units."""

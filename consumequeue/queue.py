@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import os
 from abc import ABC, abstractmethod
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Any
@@ -22,7 +22,7 @@ from commitlog.offset_files import file_name, list_offset_files, load_offset_fil
 from storageio import DiskError, File, StoreCorrupt, StoreError, StoreReadOnly, own_view
 
 from .boundary import Boundary
-from .layout import UNIT
+from .layout import SIZE_AT, UNIT
 from .queue_files import OpenMap, QueueFiles
 
 PAGE_SIZE = 4096
@@ -176,18 +176,10 @@ class Queue(ABC):
 
     def _count_by_binary_search(self, start: int) -> int:
         """Return the number of valid units in a file whose first unit is valid."""
-        low, high = (
-            0,
-            -(-self.file_size_bytes // (self.unit_size * BLOCK_UNITS)),
-        )  # block `low` begins with a valid unit, `high` does not
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._valid_at(start, start + middle * BLOCK_UNITS * self.unit_size):
-                low = middle
-            else:
-                high = middle
-        block = low * BLOCK_UNITS
-        return block + self._count_valid(self._read(start, start + block * self.unit_size, BLOCK_UNITS * self.unit_size))
+        size = BLOCK_UNITS * self.unit_size
+        blocks = -(-self.file_size_bytes // size)
+        low = first_where(1, blocks, lambda block: not self._valid_at(start, start + block * size)) - 1
+        return low * BLOCK_UNITS + self._count_valid(self._read(start, start + low * size, size))
 
     def _count_sound(self, units: bytes, log_end: int) -> int:
         """Return the number of units before the first that is invalid or, where overridden, points at or after `log_end`."""
@@ -323,6 +315,20 @@ class Queue(ABC):
                 raise
             return None
 
+    def _physical_at(self, at: int) -> int | None:
+        """Return the physical offset with which the unit at a position begins, whatever its kind; None without a unit."""
+        data = self.read_unit(at)
+        return int.from_bytes(data[:SIZE_AT], "big", signed=True) if data else None
+
+    def _first_at(self, physical_offset: int, low: int, high: int) -> int:
+        """Return the number of the first unit in a range whose record begins at or after an offset; `high` if none does."""
+
+        def is_behind(number: int) -> bool:
+            found = self._physical_at(number * self.unit_size)
+            return found is not None and found >= physical_offset
+
+        return first_where(low, high, is_behind)
+
     def rest(self, at: int) -> memoryview | None:
         """Return the written units of one file from `at` on, without a copy; None if nothing is written there."""
         start = self._start_of(at)
@@ -441,6 +447,25 @@ class Queue(ABC):
         is_file_full = flushed // self.file_size_bytes != written // self.file_size_bytes
         return least_pages == 0 or is_file_full or written // PAGE_SIZE - flushed // PAGE_SIZE >= least_pages
 
+    @abstractmethod
+    def truncate(self, physical_offset: int) -> None:
+        """Cut the units of records at or after `physical_offset`; zero the cut bytes and delete files after the end."""
+
+    def delete_expired(self, log_min_offset: int) -> int:
+        """Delete leading files whose last record left the log, never the last file; return the number deleted."""
+        self._must_write()
+        with self._files.structure:
+            starts = self.starts
+            kept = list(starts)
+            while len(kept) > 1:
+                last = self._physical_at(kept[0] + self.file_size_bytes - self.unit_size)
+                if last is None or last >= log_min_offset:
+                    break
+                kept.pop(0)
+            if len(kept) < len(starts):
+                self._delete_all_but(kept)
+        return len(starts) - len(kept)
+
     def destroy(self) -> None:
         """Delete all files and the queue's folder; a folder that contains anything else stays."""
         self._must_write()
@@ -453,6 +478,11 @@ class Queue(ABC):
             if not self._files.disk.list(self.folder):
                 self._files.disk.delete_folder(self.folder)
                 self._files.disk.sync_folder(os.path.dirname(self.folder))
+
+
+def first_where(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """Return the first number from `low` to before `high` from which on `holds` is true; `high` if there is none."""
+    return low + bisect_left(range(low, high), True, key=holds)
 
 
 def zero_rest(file: File, at: int, size_bytes: int) -> bool:

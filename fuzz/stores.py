@@ -14,14 +14,15 @@ from consumequeue.batch_queues import BatchQueues
 from consumequeue.boundary import Boundary
 from consumequeue.ext import ConsumeQueueExt
 from messagestore.broker.config.broker_properties import parse_broker_properties
-from messagestore.broker.config.consumer_filters import ConsumerFilters
 from messagestore.broker.config.consumer_offsets import ConsumerOffsets, LmqConsumerOffsets
 from messagestore.broker.config.delay_offsets import DelayOffsets
 from messagestore.broker.config.subscription_groups import SubscriptionGroups
 from messagestore.broker.config.topics import Topics
-from messagestore.broker.services.wire_batch import decode_wire_batch, encode_wire_batch
+from messagestore.broker.services.wire_batch import decode_wire_batch
+from messagestore.repair.config_check import ConsumerFilters
 from storageio import StoreError
 from storageio.testing import ForgettingDisk, Image
+from tests.stores import encode_wire_batch
 
 BATCH_UNIT_SIZE = 46
 FIRST = f"{0:020d}"
@@ -78,7 +79,8 @@ def config_tables(data: bytes) -> None:
             made = table(disk, "/config")
         except StoreError:
             continue
-        made.write_again()
+        made._change()
+        made.persist()
         assert table(disk, "/config").damage is None
 
 

@@ -10,13 +10,12 @@ The format and its rules: `docs/formats/indexfile.md`.
 Order of calls
 - A writer makes `IndexFiles(disk, folder, writable=True, slots=..., items=...)`; the numbers must be those of the existing
   files, which `find_shape` finds.  After an unclean stop it first calls `keep_until` with the last result of
-  `sync_active`, or `keep_sound` if there is none; `delete_unsafe` is what RocketMQ does.
-- `build(topic, unique key, keys, physical offset, store time)` from one thread, in the order of the log.  A dispatch kernel
-  does the same from C on the result of `active()`: `is_before_end` and `put_item` for a record whose keys fit (`space_of`);
-  a record whose keys do not fit goes to `build`, which creates the next file when it needs one.
+  `sync_active`, or `keep_sound` if there is none.
+- A dispatch kernel adds items in the order of the log, from one thread, to the result of `active()`: `is_before_end` and
+  `put_item` for a record whose keys fit (`space_of`); else it stops, and goes on with the next result.
 - `sync_full()` from any one thread syncs the files that became full and returns the time for the checkpoint; `sync()` at a
   clean stop.
-- `select(...)` at any time, in any thread.  It compares hashes only: pass `keep` to drop records with another key.
+- `select(...)` at any time, in any thread.  It compares hashes only, so the caller checks the key of each record.
 
 What the words mean
 - *written*: the put returned; every process sees the changed header, slot and item.

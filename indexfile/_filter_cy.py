@@ -176,8 +176,6 @@ def seal(out: Any, width: int, start: int, seed: int) -> None:
             _put_row(target, size * block, 0, 32, _checksum(target, size * block, size, salt, first + block))
 
 
-@cython.cfunc
-@cython.exceptval(check=False)
 def mask_of(filter: FilterBuffer, code: I32) -> I64:
     """Return a bit for each file that may hold the key hash; all bits if the block is damaged."""
     block: Size = _block_of(code, filter.blocks)
@@ -195,8 +193,6 @@ def mask_of(filter: FilterBuffer, code: I32) -> I64:
     return bits
 
 
-@cython.cfunc
-@cython.exceptval(check=False)
 def prefetch_filters(index: IndexList, hash_code: I32) -> Nothing:
     """Prefetch what `mask_of` will read of every filter, so that the reads of one wait for no other."""
     rows: I64 = _rows_of(hash_code)
@@ -215,8 +211,6 @@ def prefetch_filters(index: IndexList, hash_code: I32) -> Nothing:
                 prefetch(filter._source, at + (_nth_row(rows, probe) * filter.width >> 3), 1)
 
 
-@cython.cfunc
-@cython.exceptval(check=False)
 def leads_nowhere(index: IndexList, hash_code: I32) -> Bool:
     """Return whether no file can hold the hash, by filters and by slots of mapped files; False proves nothing."""
     searched: list[Any]

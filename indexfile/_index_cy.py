@@ -315,17 +315,11 @@ def _item_offset(index: IndexBuffer, at: I32) -> I64:
     return get_i64(index._target, HEADER_SIZE + SLOT_SIZE * index.slots + ITEM_SIZE * at + ITEM_PHYSICAL_OFFSET_AT)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def hash_at(index: IndexBuffer, at: Size) -> I32:
     """Return the key hash of an item, without its sign, which only damage sets."""
     return get_i32(index._target, HEADER_SIZE + SLOT_SIZE * index.slots + ITEM_SIZE * at + ITEM_KEY_HASH_AT) & SECONDS_MAX
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def is_blank(index: IndexBuffer, at: Size) -> Bool:
     """Return whether an item has neither hash nor offset, as one that the disk lost."""
     return hash_at(index, at) == 0 and _item_offset(index, at) == 0
@@ -416,9 +410,6 @@ def _set_header(index: IndexBuffer, count: I32, used: I32) -> Nothing:
     put_i32(out, NEXT_ITEM_AT, count)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def key_hash(code: I32) -> I32:
     """Return the absolute value of a Java hash, which an item stores; 0 for -2147483648, which has none."""
     if code == KEY_HASH_NONE:
@@ -426,9 +417,6 @@ def key_hash(code: I32) -> I32:
     return -code if code < 0 else code
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def put_item(index: IndexBuffer, code: I32, physical_offset: I64, store_ms: I64) -> Bool:
     """Add an item for a key's Java hash and update the header (docs/formats/indexfile.md#putting-a-key).
 
@@ -464,9 +452,6 @@ def put_item(index: IndexBuffer, code: I32, physical_offset: I64, store_ms: I64)
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def put_optional(index: IndexBuffer, code: I32, physical_offset: I64) -> Bool:
     """Add an item that an index may have or lack, for a comparison; return False if there is no room."""
     count: I32 = next_item(index)
@@ -476,78 +461,51 @@ def put_optional(index: IndexBuffer, code: I32, physical_offset: I64) -> Bool:
     return True
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def is_optional(index: IndexBuffer, at: Size) -> Bool:
     """Return whether `put_optional` added an item."""
     return get_i32(index._target, HEADER_SIZE + SLOT_SIZE * index.slots + ITEM_SIZE * at + ITEM_SECONDS_AT) == SECONDS_OPTIONAL
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def next_item(index: IndexBuffer) -> I32:
     """Return the header's count, at least 1."""
     count: I32 = get_i32(index._target, NEXT_ITEM_AT)
     return count if count > FIRST_ITEM else FIRST_ITEM
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def begins_at(index: IndexBuffer) -> I64:
     """Return the header's begin time in ms."""
     return get_i64(index._target, BEGIN_TIME_AT)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def ends_at(index: IndexBuffer) -> I64:
     """Return the header's end time in ms."""
     return get_i64(index._target, END_TIME_AT)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def space_of(index: IndexBuffer) -> Size:
     """Return how many more keys fit before blocks are allocated or the next file is created.
 
-    A dispatch kernel hands a record with more keys to `IndexFiles.build`, which creates the next file.
+    A dispatch kernel stops before a record with more keys, so that its caller can create the next file.
     """
     used: Size = next_item(index)
     return index.limit - used if used < index.limit else 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def is_before_end(index: IndexBuffer, physical_offset: I64) -> Bool:
     """Return whether a record lies before the end offset; False for the last record itself, which is indexed again."""
     return physical_offset < get_i64(index._target, END_OFFSET_AT)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def prefetch_slot(index: IndexBuffer, hash_code: I32) -> Nothing:
     """Prefetch a slot that `walk` will read soon."""
     prefetch(index._target, _slot_at(index, hash_code), SLOT_SIZE)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def is_unused(index: IndexBuffer, hash_code: I32) -> Bool:
     """Return whether a slot is empty."""
     return get_i32(index._target, _slot_at(index, hash_code)) == NO_ITEM
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def is_bare(index: IndexBuffer, hash_code: I32) -> Bool:
     """Return whether no slot of a slot's page is in use, in a file that has items and was not checked by `has_all_slots`.
 
@@ -565,8 +523,6 @@ def is_bare(index: IndexBuffer, hash_code: I32) -> Bool:
     return next_item(index) > FIRST_ITEM
 
 
-@cython.cfunc
-@cython.exceptval(check=False)
 def prefetch_newest(index: IndexList, hash_code: I32) -> Nothing:
     """Prefetch a slot of the newest file, which is the only file of most stores."""
     files: list[Any]
@@ -581,9 +537,6 @@ def prefetch_newest(index: IndexList, hash_code: I32) -> Nothing:
             prefetch_slot(buffer, hash_code)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def walk(
     index: IndexBuffer, hash_code: I32, start: I32, begin_ms: I64, end_ms: I64, found: I64s, capacity: Size, state: I64s
 ) -> Nothing:
@@ -629,9 +582,6 @@ def walk(
     state[1] = at if hits == capacity and steps < count else NO_ITEM
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def replay(
     index: IndexBuffer, limit: Size, heads: I32s, heads_bytes: Target, written: I64s, parts: Size, state: I64s
 ) -> Nothing:  # fmt: skip

@@ -20,7 +20,6 @@ from .layout import (
     HEADER,
     ITEMS_DEFAULT,
     KEY_HASH_NONE,
-    KEY_SEPARATOR,
     MATCHES_MAX_DEFAULT,
     NAME_DIGITS,
     SLOTS_DEFAULT,
@@ -176,8 +175,7 @@ class IndexFiles(IndexList, Closing):
     @property
     def fits(self) -> bool:
         """Return whether the newest file has the size that slots and items give; False if there is no file."""
-        listed = self.listed
-        return bool(listed) and self._size(listed[-1]) == file_size(self.slots, self.items)
+        return bool(self.listed) and self._is_whole(self.listed[-1])
 
     def adopt(self, slots: int, items: int) -> None:
         """Set the slots and items that a reader has found in the files; call `refresh` afterwards."""
@@ -194,31 +192,21 @@ class IndexFiles(IndexList, Closing):
     @property
     def has_other_sizes(self) -> bool:
         """Return whether a file does not have the size that slots and items give, so that it cannot be used."""
-        expected = file_size(self.slots, self.items)
-        return any(self._size(file) != expected for file in self.listed)
+        return not all(map(self._is_whole, self.listed))
 
     def load(self) -> None:
         """Raise `StoreCorrupt` if a file does not have the size that slots and items give."""
-        requested = file_size(self.slots, self.items)
         for file in self.listed:
-            if self._size(file) != requested:
-                found = f"{self._size(file)} bytes"
-                raise StoreCorrupt("index file size", file=file.path, offset=0, expected=f"{requested} bytes", found=found)
-
-    def delete_unsafe(self, index_timestamp_ms: int) -> int:
-        """Delete each file that ends after the checkpoint's index time (docs/formats/indexfile.md#loading).
-
-        For use after an unclean stop.  Files of a smaller size are deleted too.  Returns the number of deleted files.
-        """
-        self._must_write()
-        size = file_size(self.slots, self.items)
-        gone = [file for file in self.listed if self._size(file) < size or file.header.end_timestamp_ms > index_timestamp_ms]
-        self._delete(gone)
-        return len(gone)
+            if not self._is_whole(file):
+                expected, found = f"{file_size(self.slots, self.items)} bytes", f"{self._size(file)} bytes"
+                raise StoreCorrupt("index file size", file=file.path, offset=0, expected=expected, found=found)
 
     def _size(self, file: IndexFile) -> int:
         entry = self.disk.stat(file.path)
         return entry.size_bytes if entry else 0
+
+    def _is_whole(self, file: IndexFile) -> bool:
+        return self._size(file) == file_size(self.slots, self.items)
 
     # Building
 
@@ -263,31 +251,6 @@ class IndexFiles(IndexList, Closing):
             return str(newest + 1)
         return name_of(moment)
 
-    def build(
-        self,
-        topic: str,
-        unique_key: str | None,
-        keys: str | None,
-        physical_offset: int,
-        store_timestamp_ms: int,
-        *,
-        is_rollback: bool = False,
-    ) -> int:
-        """Index one record (docs/formats/indexfile.md#what-is-indexed) and return the number of items added.
-
-        `keys` is the property KEYS, words joined by a space.  A record before the newest indexed one is a repeat and adds
-        nothing; the newest one itself is indexed again.
-        """
-        buffer = self.active()
-        if is_rollback or buffer.is_repeat(physical_offset):
-            return 0
-        words = [unique_key or "", *(keys or "").split(KEY_SEPARATOR)]
-        encoded = [word.encode("utf-8", "replace") for word in words if word]
-        for word in encoded:
-            while not buffer.put(topic.encode(), word, physical_offset, store_timestamp_ms):
-                buffer = self.active()
-        return len(encoded)
-
     # Querying
 
     def select(
@@ -297,17 +260,13 @@ class IndexFiles(IndexList, Closing):
         max_count: int = MATCHES_MAX_DEFAULT,
         begin_ms: int = 0,
         end_ms: int = FOREVER_MS,
-        *,
-        keep: Callable[[int], bool] | None = None,
     ) -> list[int]:
         """Return the physical offsets of records with the key, newest first (docs/formats/indexfile.md#querying-a-key).
 
         Times are cut to seconds from a file's begin, so a `begin_ms` within the same second may miss a record.  Only hashes
-        are compared: `keep` reads the record at an offset and returns whether its topic and key match; records that it drops
-        do not count.  Returns at most `max_matches` offsets.
+        are compared.  Returns at most `max_matches` offsets.
         """
-        hits = self.hits(topic, key, begin_ms, end_ms)
-        return list(islice(filter(keep, hits) if keep else hits, min(max_count, self.max_matches)))
+        return list(islice(self.hits(topic, key, begin_ms, end_ms), min(max_count, self.max_matches)))
 
     def hits(self, topic: str, key: str, begin_ms: int = 0, end_ms: int = FOREVER_MS) -> Iterator[int]:
         """Yield what `select` returns, without a limit."""
@@ -407,8 +366,7 @@ class IndexFiles(IndexList, Closing):
             self._keep_items(kept, kept[-1].header.next_item, log_end, has_whole_records=False)
 
     def _is_safe(self, file: IndexFile, index_timestamp_ms: int) -> bool:
-        is_whole = self._size(file) == file_size(self.slots, self.items)
-        return is_whole and 0 < file.header.end_timestamp_ms <= index_timestamp_ms
+        return self._is_whole(file) and 0 < file.header.end_timestamp_ms <= index_timestamp_ms
 
     def changes_safe_files(self, index_timestamp_ms: int, log_end: int) -> bool:
         """Return whether `keep_sound` or `keep_until` will change a file that the checkpoint vouches for.
@@ -444,13 +402,13 @@ class IndexFiles(IndexList, Closing):
             file.check()
         except StoreCorrupt:
             return False
-        return self._size(file) == file_size(self.slots, self.items)
+        return self._is_whole(file)
 
     def last_item(self, log_end: int) -> tuple[int, int] | None:
         """Return (key hash, physical offset) of the newest file's last item before `log_end`, or None."""
-        newest: IndexFile | None = self.listed[-1] if self.listed else None
-        if newest is None or self._size(newest) != file_size(self.slots, self.items):
+        if not self.fits:
             return None
+        newest: IndexFile = self.listed[-1]
         return newest.buffer.last_item(newest.header.next_item, log_end)
 
     def keep_until(self, name: str, next_item: int, log_end: int) -> bool:
@@ -462,16 +420,13 @@ class IndexFiles(IndexList, Closing):
         self._must_write()
         names = [file.name for file in self.listed]
         index = names.index(name) if name in names else -1
-        if index < 0 or not self._has_items(self.listed[index], next_item):
+        found = self.listed[index] if index >= 0 else None
+        if found is None or not self._is_whole(found) or not 0 <= next_item <= max(found.header.next_item, FIRST_ITEM):
             return False
         kept = self.listed[: index + 1]
         self._delete(self.listed[index + 1 :])
         self._keep_items(kept, next_item, log_end, has_whole_records=True)
         return True
-
-    def _has_items(self, file: IndexFile, next_item: int) -> bool:
-        is_whole = self._size(file) == file_size(self.slots, self.items)
-        return is_whole and 0 <= next_item <= max(file.header.next_item, FIRST_ITEM)
 
     def _sync_name(self) -> None:
         if not self._is_new_name:

@@ -26,15 +26,10 @@ from storageio import Closing, Disk, File, Mode, StoreClosed, StoreError
 if TYPE_CHECKING:  # `info` reads checkpoints without the log's kernels
     from commitlog import CommitLog, MappedFile
 
-PHYSIC_MSG_TIMESTAMP_MS_AT = 0
-LOGICS_MSG_TIMESTAMP_MS_AT = PHYSIC_MSG_TIMESTAMP_MS_AT + 8
-INDEX_MSG_TIMESTAMP_MS_AT = LOGICS_MSG_TIMESTAMP_MS_AT + 8
-MASTER_FLUSHED_OFFSET_AT = INDEX_MSG_TIMESTAMP_MS_AT + 8
-CONFIRM_PHY_OFFSET_AT = MASTER_FLUSHED_OFFSET_AT + 8
-LOGICS_PHYSICAL_OFFSET_AT = CONFIRM_PHY_OFFSET_AT + 8
-REST_AT = LOGICS_PHYSICAL_OFFSET_AT + 8
 VALUES = struct.Struct(">6q")
-assert VALUES.size == REST_AT == 48
+REST_AT = VALUES.size
+assert REST_AT == 48
+LOGICS_PHYSICAL_OFFSET_AT = REST_AT - 8
 
 CHECKPOINT_SIZE = 4096
 REST_SIZE = CHECKPOINT_SIZE - REST_AT
@@ -170,14 +165,7 @@ class Checkpoint(Closing):
     @property
     def values(self) -> CheckpointValues:
         """Return the values in memory."""
-        return CheckpointValues(
-            self.physic_msg_timestamp_ms,
-            self.logics_msg_timestamp_ms,
-            self.index_msg_timestamp_ms,
-            self.master_flushed_offset,
-            self.confirm_phy_offset,
-            self.logics_physical_offset,
-        )
+        return CheckpointValues(*(getattr(self, name) for name in CheckpointValues._fields))
 
     @property
     def min_timestamp_ms(self) -> int:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from typing import NamedTuple
 
 from commitlog import StoredMessage
-from storageio import Disk, replace_file
+from storageio import Disk
 
 from .paths import OWN_FOLDER
-from .sidecar import read_sidecar
+from .sidecar import read_sidecar, write_sidecar
 
 CLEAN_NAME = "clean.json"
-SIZE_MAX = 1 << 20
 
 
 class CleanStop(NamedTuple):
@@ -31,15 +29,12 @@ def clean_path(root: str) -> str:
 
 def write_clean(disk: Disk, root: str, clean_stop: CleanStop) -> None:
     """Write `clean.json` at a clean stop, before the abort file is removed."""
-    disk.make_folder(os.path.join(root, OWN_FOLDER))
-    replace_file(disk, clean_path(root), json.dumps(clean_stop._asdict()).encode())
+    write_sidecar(disk, clean_path(root), clean_stop._asdict())
 
 
 def read_clean(disk: Disk, root: str) -> CleanStop | None:
     """Return the content of `clean.json`, or None without a readable one.  The file only saves a scan."""
-    return read_sidecar(
-        disk, clean_path(root), SIZE_MAX, lambda fields: CleanStop(*(int(fields[name]) for name in CleanStop._fields))
-    )
+    return read_sidecar(disk, clean_path(root), lambda fields: CleanStop(*(int(fields[name]) for name in CleanStop._fields)))
 
 
 def clean_stop_ms(clean_stop: CleanStop | None, message_at: Callable[[int], object]) -> int:

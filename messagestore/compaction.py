@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from typing import NamedTuple
 
 from commitlog import StoredMessage
@@ -168,10 +169,5 @@ class _CompactionCheck:
 def _read_units(disk: Disk, path: str) -> list[BatchUnit]:
     """Return the units of a file up to the first one that is not valid."""
     data = read_head(disk, path, UNITS_SIZE_MAX) or b""
-    found = []
-    for fields in BATCH_UNIT.iter_unpack(data[: len(data) // BATCH_UNIT_SIZE * BATCH_UNIT_SIZE]):
-        unit = BatchUnit._make(fields)
-        if not unit.is_valid:
-            break
-        found.append(unit)
-    return found
+    units = map(BatchUnit._make, BATCH_UNIT.iter_unpack(data[: len(data) // BATCH_UNIT_SIZE * BATCH_UNIT_SIZE]))
+    return list(takewhile(lambda unit: unit.is_valid, units))

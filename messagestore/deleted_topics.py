@@ -7,20 +7,18 @@ the log begins behind its records.
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any, NamedTuple
 
 from commitlog import StoredMessage
 from consumequeue import ConsumeQueues
 from consumequeue.layout import UNIT_SIZE
-from storageio import Disk, replace_file
+from storageio import Disk
 
 from .paths import OWN_FOLDER
-from .sidecar import read_sidecar
+from .sidecar import read_sidecar, write_sidecar
 
 NAME = "deleted.json"
-SIZE_MAX = 64 << 20
 
 
 class DeletedTopic(NamedTuple):
@@ -48,7 +46,7 @@ class DeletedTopics:
         if version != self._version:
             self._version = version
             self.entries.clear()
-            self.entries.update(read_sidecar(self._disk, self._path, SIZE_MAX, _parsed) or {})
+            self.entries.update(read_sidecar(self._disk, self._path, _parsed) or {})
 
     def delete(self, topic: str, before: int, next_offsets: dict[int, int], log_min_offset: int) -> None:
         """Delete a topic's messages so far, durably; drop the entries whose records all left the log."""
@@ -59,8 +57,7 @@ class DeletedTopics:
 
     def _save(self) -> None:
         listed = {topic: {"before": entry.before, "next": entry.next_offsets} for topic, entry in self.entries.items()}
-        self._disk.make_folder(os.path.dirname(self._path))
-        replace_file(self._disk, self._path, json.dumps(listed).encode())
+        write_sidecar(self._disk, self._path, listed)
 
     def end_at(self, log_end: int) -> None:
         """Keep every offset before the end of a log that was cut: other records will be behind it."""

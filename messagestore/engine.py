@@ -102,13 +102,13 @@ class Engine(StoreParts):
             self.timers.resume(was_clean=was_clean)
 
     def _make_write_services(self, start: int, end: LogEnd) -> None:
-        on_failed = (self.mark_sync_failure,)
         is_slave = self.config.broker_role is Role.SLAVE
+        is_ignored = excluded_topics(self.disk, self.paths.root, self.topics, is_slave=is_slave)
+        on_failed = (self.mark_sync_failure,)
         self.dispatcher = DispatchService(
             self.log, StoreSink(self.queues, self.index, self.derived), self.flags, self.dispatch_limit, self.levels.current_ms,
-            start, end.last_offset, is_ignored=excluded_topics(self.disk, self.paths.root, self.topics, is_slave=is_slave),
-            deleted=self.deleted, on_progress=(self.progress.notify,), on_failed=on_failed,
-            is_awaited=lambda: self.progress.is_awaited,
+            start, end.last_offset, is_ignored=is_ignored, deleted=self.deleted, on_progress=(self.progress.notify,),
+            on_failed=on_failed, is_awaited=lambda: self.progress.is_awaited,
         )  # fmt: skip
         self.progress.before_wait = self.dispatcher.expect
         is_sync = self.config.is_sync_flush  # if so, nothing is readable before the sync
@@ -120,10 +120,7 @@ class Engine(StoreParts):
         )  # fmt: skip
 
     def _make_broker_services(self) -> None:
-        self.admission = Admission(
-            self.topics, self.queues, self.derived.batch, self.offsets, len(self.levels.current_ms),
-            self.dispatcher.forget_ignored, has_long_topics=self.broker_version.has_long_topics,
-        )  # fmt: skip
+        self.admission = Admission(self)
         self.routing = Routing(self, self.admission)
         puts = self.internal_puts = InternalPuts(self, self.routing)
         self.delays = Delays(self, self.admission, puts)
@@ -133,30 +130,17 @@ class Engine(StoreParts):
 
     def _make_housekeeper(self) -> None:
         config = self.config
-        self.housekeeper = Housekeeper(
-            self.log, self.queues, self.index, self.checkpoint, config, self.flags, self.dispatcher, self.flusher,
-            self.paths.own, self.broker_version.has_logics_offset,
-            jobs=[
-                self._keep_lock,
-                *([self.key_filters.step] if self.key_filters is not None else []),
-                lambda: self.retention.run_due(),
-                every(config.flush_consumer_offset_interval_ms, self.persist_offsets),
-                every(config.flush_delay_offset_interval_ms, self.delays.persist),
-                every(config.flush_delay_offset_interval_ms, self.timers.persist),
-            ],
-            timed_job=self.deliver_due if self._delivers else self.end_expired,
-            flush_before=self.derived.flush,
-            on_failed=self.mark_sync_failure,
-        )  # fmt: skip
-        self.retention = Retention(
-            self.disk, self.log, self.queues, self.index, config, self.flags, self._settled, self.housekeeper,
-            self.derived.delete_expired, PendingMessages(self, self.delays, self.timers, self.transactions),
-            self._save_progress, self._clock,
-        )  # fmt: skip
-
-    def _settled(self) -> int:
-        """Return the physical offset before which everything is dispatched and on the disk."""
-        return min(self.dispatcher.position, self.flusher.flushed_offset)
+        jobs: list[Callable[[], object]] = [
+            self._keep_lock,
+            *([self.key_filters.step] if self.key_filters is not None else []),
+            lambda: self.retention.run_due(),
+            every(config.flush_consumer_offset_interval_ms, self.persist_offsets),
+            every(config.flush_delay_offset_interval_ms, self.delays.persist),
+            every(config.flush_delay_offset_interval_ms, self.timers.persist),
+        ]
+        self.housekeeper = Housekeeper(self, jobs, self.deliver_due if self._delivers else self.end_expired)
+        pending = PendingMessages(self, self.delays, self.timers, self.transactions)
+        self.retention = Retention(self, self.housekeeper, pending, self._save_progress, self._clock)
 
     def _start(self) -> None:
         """Create the abort file, then start the threads; the file shows later openers that the store was in use."""

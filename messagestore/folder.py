@@ -380,11 +380,8 @@ def _refuse_queue_types(disk: Disk, path: str) -> None:
     entry = disk.stat(path)
     if entry is None or entry.kind is not Kind.FILE or entry.size_bytes > TOPICS_SIZE_MAX:
         return
-    file = disk.open(path, Mode.READ)
-    try:
+    with disk.open(path, Mode.READ) as file:
         data = file.read(0, entry.size_bytes)
-    finally:
-        file.close()
     for found in _QUEUE_TYPE.finditer(data):
         queue_type = found[1].decode("utf-8", "replace")
         if queue_type not in _QUEUE_TYPES:
@@ -395,11 +392,8 @@ def _refuse_queue_types(disk: Disk, path: str) -> None:
 
 def _refuse_first_record(disk: Disk, found: OffsetFile) -> None:
     """Check the first record's version; only an unknown magic number costs more than one read."""
-    file = disk.open(found.path, Mode.READ)
-    try:
+    with disk.open(found.path, Mode.READ) as file:
         head = file.read(0, ENTRY_HEADER_SIZE)
-    finally:
-        file.close()
     if is_entry(head):
         raise UnsupportedFormat(
             "log file with", file=found.path, found="the entries of a DLedger log", supported=SUPPORTED_STORES
@@ -410,9 +404,6 @@ def _refuse_first_record(disk: Disk, found: OffsetFile) -> None:
     from commitlog import MappedFile, is_unknown_version
     from commitlog.findings import Location, unknown_version, unsupported_record
 
-    mapped = MappedFile.of(disk, found, writable=False)
-    try:
+    with MappedFile.of(disk, found, writable=False) as mapped:
         if is_unknown_version(mapped.view, 0, found.start_offset):
             raise unsupported_record(unknown_version(found.path, Location(mapped.view, 0, found.start_offset)))
-    finally:
-        mapped.close()

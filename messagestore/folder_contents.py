@@ -172,12 +172,9 @@ class FolderContents:
         """Return whether the first non-empty file begins like a log; queue files have the same kind of name."""
         for name, entry in self.entries.items():
             if entry.kind is Kind.FILE and entry.size_bytes and len(name) == 20 and name.isdigit():
-                file = self.disk.open(os.path.join(self.root, name), Mode.READ)
-                try:
+                with self.disk.open(os.path.join(self.root, name), Mode.READ) as file:
                     head = file.read(0, ENTRY_HEADER_SIZE)
-                    return head[4:8] in _MAGICS or is_entry(head)
-                finally:
-                    file.close()
+                return head[4:8] in _MAGICS or is_entry(head)
         return False
 
     @cached_property

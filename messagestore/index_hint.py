@@ -12,19 +12,17 @@ position that the checkpoint gives.
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any, NamedTuple
 
 from commitlog import CommitLog
 from indexfile import IndexFiles
-from storageio import Disk, replace_file
+from storageio import Disk
 
-from .sidecar import read_sidecar
+from .sidecar import read_sidecar, write_sidecar
 
 NAME = "index.json"
 UNKNOWN = -1
-SIZE_MAX = 4096
 
 
 class IndexHint(NamedTuple):
@@ -65,13 +63,12 @@ def still_holds(log: CommitLog, hint: IndexHint) -> bool:
 
 def write_hint(disk: Disk, folder: str, hint: IndexHint) -> None:
     """Write the hint durably.  Call it after the sync that it describes."""
-    disk.make_folder(folder)
-    replace_file(disk, os.path.join(folder, NAME), json.dumps(hint._asdict()).encode())
+    write_sidecar(disk, os.path.join(folder, NAME), hint._asdict())
 
 
 def read_hint(disk: Disk, folder: str) -> IndexHint | None:
     """Return the hint, or None if there is no readable one; the index is then rebuilt."""
-    return read_sidecar(disk, os.path.join(folder, NAME), SIZE_MAX, _parsed)
+    return read_sidecar(disk, os.path.join(folder, NAME), _parsed)
 
 
 def _parsed(fields: Any) -> IndexHint:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from storageio import Disk, Kind, Mode
+from storageio import Disk, Kind, Mode, replace_file
 
 Content = TypeVar("Content")
+SIZE_MAX = 64 << 20
 OWN_FILES: dict[
     str, Kind | None
 ] = {  # paths below `<store>/brokerstore` with their kind; `verify` reports another kind, `recover` moves it aside
@@ -43,10 +45,16 @@ OWN_FILES: dict[
 }
 
 
-def read_sidecar(disk: Disk, path: str, size_max: int, parse: Callable[[Any], Content]) -> Content | None:
+def write_sidecar(disk: Disk, path: str, document: object) -> None:
+    """Replace the file durably by a JSON document; its folder need not exist."""
+    disk.make_folder(os.path.dirname(path))
+    replace_file(disk, path, json.dumps(document).encode())
+
+
+def read_sidecar(disk: Disk, path: str, parse: Callable[[Any], Content]) -> Content | None:
     """Parse the file's JSON document with `parse`; return None if there is no readable one."""
     found = disk.stat(path)
-    if found is None or found.kind is not Kind.FILE or not 0 < found.size_bytes <= size_max:
+    if found is None or found.kind is not Kind.FILE or not 0 < found.size_bytes <= SIZE_MAX:
         return None
     with disk.open(path, Mode.READ) as file:
         data = file.read(0, found.size_bytes)

@@ -25,7 +25,6 @@ from storageio import (
     StoreReadOnly,
     UnknownStore,
     in_forked_child,
-    memory_bytes,
 )
 from storageio.settings import check_mode, check_names, check_type, settings_or_default
 
@@ -63,7 +62,6 @@ if TYPE_CHECKING:
 
 MODES = ("a", "r", "r+", "x")
 PRODUCER_GROUP = "DEFAULT_PRODUCER"
-MEMORY_SHARE = 0.4
 THREAD_PREFIX = "brokerstore-"
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
@@ -88,9 +86,7 @@ class MessageStore(LookupMethods, Closing):
         """Create it from an open engine; use `open`."""
         self._engine = engine
         super().__init__(engine, PutRules(engine, engine.admission if engine.writable else None))
-        self._reader = QueueReader(
-            engine.log, engine.lookup, engine.config, _memory_share, engine.refresh, engine.derived.ext_reader
-        )
+        self._reader = QueueReader(engine)
         self._finalizer = weakref.finalize(self, _close, engine)
 
     # Opening and closing
@@ -729,7 +725,3 @@ def _named_errors() -> Iterator[None]:
         raise OutOfRange(str(error)) from error
     except AttributeError as error:
         raise TypeError(f"message: expected Message: {error}") from error
-
-
-def _memory_share() -> int:
-    return int(memory_bytes() * MEMORY_SHARE)

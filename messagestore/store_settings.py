@@ -6,18 +6,16 @@ in the broker's configuration.
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any, NamedTuple
 
-from storageio import Disk, replace_file
+from storageio import Disk
 
 from .config import RetentionPolicy, StoreConfig, delay_times_ms
 from .derive.kinds.scheduled import DelayLevels, ScheduledEntry
-from .sidecar import read_sidecar
+from .sidecar import read_sidecar, write_sidecar
 
 NAME = "settings.json"
-SIZE_MAX = 64 << 10
 
 
 class FileSettings(NamedTuple):
@@ -36,14 +34,13 @@ class FileSettings(NamedTuple):
 
 def read_settings(disk: Disk, folder: str) -> FileSettings:
     """Return the settings in a store's own folder; unknown ones if there is no readable file."""
-    return read_sidecar(disk, os.path.join(folder, NAME), SIZE_MAX, _parsed) or FileSettings()
+    return read_sidecar(disk, os.path.join(folder, NAME), _parsed) or FileSettings()
 
 
 def write_settings(disk: Disk, folder: str, settings: FileSettings) -> None:
     """Write the settings durably if they differ from those in the file."""
     if settings != read_settings(disk, folder):
-        disk.make_folder(folder)
-        replace_file(disk, os.path.join(folder, NAME), json.dumps(settings._asdict()).encode())
+        write_sidecar(disk, os.path.join(folder, NAME), settings._asdict())
 
 
 def _parsed(fields: Any) -> FileSettings:

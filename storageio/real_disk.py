@@ -176,7 +176,10 @@ class RealFile(Closing):
         left = list(pieces)
         try:  # not `_disk_errors`, which is slower: a synchronous put waits for this
             while left:
-                done = os.pwritev(self._descriptor, left, offset) if hasattr(os, "pwritev") else self._write_first(left, offset)
+                if hasattr(os, "pwritev"):
+                    done = os.pwritev(self._descriptor, left, offset)
+                else:
+                    done = os.pwrite(self._descriptor, left[0], offset)
                 offset += done
                 while left and done >= len(left[0]):
                     done -= len(left.pop(0))
@@ -184,9 +187,6 @@ class RealFile(Closing):
                     left[0] = left[0][done:]
         except OSError as error:
             raise disk_error("write", self._path, error) from error
-
-    def _write_first(self, pieces: list[memoryview], offset: int) -> int:
-        return os.pwrite(self._descriptor, pieces[0], offset)
 
     def allocate(self, size_bytes: int, start: int = 0) -> None:
         """Call `posix_fallocate`, or write what the range holds, or zeros, where the platform lacks it."""
@@ -320,7 +320,7 @@ class _RecordLock:
             except OSError:  # a symbolic link, or not readable: a lock cannot be seen
                 return False
             try:
-                return _is_locked_elsewhere(descriptor)
+                return _lock_holder(descriptor) != 0
             finally:
                 os.close(descriptor)
 
@@ -345,11 +345,6 @@ class _RecordLock:
                 return
             del self._held[self._key]
             os.close(self._descriptor)
-
-
-def _is_locked_elsewhere(descriptor: int) -> bool:
-    """Return whether another process has a lock on byte 0."""
-    return _lock_holder(descriptor) != 0
 
 
 def _lock_holder(descriptor: int) -> int:

@@ -87,9 +87,6 @@ def _sliced(crc: U32, source: Source, at: Size, size: Size) -> U32:
     return crc
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def crc32_more(crc: U32, source: Source, at: Size, size: Size) -> U32:
     """Return all 32 bits of the CRC-32 of the preceding bytes (`crc`, 0 if none) and this range."""
     crc = crc ^ ALL_ONES
@@ -98,9 +95,6 @@ def crc32_more(crc: U32, source: Source, at: Size, size: Size) -> U32:
     return _sliced(crc, source, at, size) ^ ALL_ONES
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def crc32(source: Source, at: Size, size: Size) -> I32:
     """Return the CRC-32 without its top bit, as RocketMQ stores it (docs/formats/commitlog.md#body-checksum)."""
     return crc32_more(0, source, at, size) & LOW_31

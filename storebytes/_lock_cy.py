@@ -70,8 +70,6 @@ def new_lock() -> Any:
     return Lock() if cython.compiled else threading.Lock()
 
 
-@cython.cfunc
-@cython.exceptval(check=False)
 def take_now(lock: Lock) -> Bool:
     """Take the lock if it is free; return whether the caller has it and must call `give`.  The plain build returns False."""
     if not cython.compiled or not take_raw_lock_now(lock._raw):
@@ -80,8 +78,6 @@ def take_now(lock: Lock) -> Bool:
     return True
 
 
-@cython.cfunc
-@cython.exceptval(check=False)
 def give(lock: Lock) -> Bool:
     """Release the lock after `take_now`."""
     lock._is_held = False
@@ -89,8 +85,6 @@ def give(lock: Lock) -> Bool:
     return True
 
 
-@cython.cfunc
-@cython.exceptval(check=False)
 def is_taken(lock: Lock) -> Bool:
     """Return `locked` without a method call."""
     return lock._is_held if cython.compiled else lock.locked()

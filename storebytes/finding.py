@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from storageio import StoreCorrupt, UnsupportedFormat
 
 UNSUPPORTED = "unsupported_format"  # not damage: something that this version does not know
+FINDINGS_MAX = 100  # of a kind, where a check may find very many
 Value = int | str
 
 
@@ -28,6 +31,15 @@ class Finding(NamedTuple):
 def note(file: str, offset: int, kind: str, expected: Value, found: Value) -> Finding:
     """Return a finding that is not damage."""
     return Finding(file, offset, kind, expected, found, is_problem=False)
+
+
+def limited(findings: Iterable[Finding], most: int = FINDINGS_MAX) -> Iterator[Finding]:
+    """Yield the findings, but at most so many of a kind."""
+    counts: Counter[str] = Counter()
+    for finding in findings:
+        counts[finding.kind] += 1
+        if counts[finding.kind] <= most:
+            yield finding
 
 
 def finding_of(error: StoreCorrupt | UnsupportedFormat, kind: str) -> Finding:

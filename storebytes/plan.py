@@ -49,17 +49,20 @@ def count_text(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+Run = Callable[[], str | None]
+
+
 class Step(NamedTuple):
     """One change of a folder.
 
     `file` is relative to the folder, `reason` names what the step repairs.  `run` makes the change and returns what is known
-    only then, such as the number of rebuilt timers, or an empty string.
+    only then, such as the number of rebuilt timers, if there is anything.
     """
 
     kind: str
     file: str
     reason: str
-    run: Callable[[], str]
+    run: Run
     cost: Cost = FREE
 
     @property
@@ -107,7 +110,7 @@ class Plan:
         """Return whether every step ran."""
         return bool(self.steps) and len(self.outcomes) == len(self.steps)
 
-    def add(self, kind: str, file: str, reason: str, run: Callable[[], str], cost: Cost = FREE) -> None:
+    def add(self, kind: str, file: str, reason: str, run: Run, cost: Cost = FREE) -> None:
         """Add a step behind the others."""
         self.steps.append(Step(kind, file, reason, run, cost))
 
@@ -126,7 +129,7 @@ class Plan:
     def apply(self) -> None:
         """Run the steps that did not run yet; the caller holds the lock under which the plan was made."""
         for step in self.steps[len(self.outcomes) :]:
-            self.outcomes.append(step.run())
+            self.outcomes.append(step.run() or "")
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan as the tool prints it for every kind of folder."""

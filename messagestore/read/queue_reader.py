@@ -11,18 +11,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain
+from typing import TYPE_CHECKING
 
-from commitlog import CommitLog, MappedFile, Reader, StoredMessage, without_fillers
+from commitlog import MappedFile, Reader, StoredMessage, without_fillers
 from commitlog.checks import CHECK_READ
-from consumequeue import AllQueues, ConsumeQueueExt, Queue, is_ext_address
+from consumequeue import Queue, is_ext_address
 from consumequeue.layout import UNIT, UNIT_SIZE
-from storageio import DiskError, StoreCorrupt
+from storageio import DiskError, StoreCorrupt, memory_bytes
 from storebytes.java_hash import java_hash_code
 
-from ..config import StoreConfig
+if TYPE_CHECKING:
+    from ..parts import StoreParts
 
 DECODED_UNITS = 256  # decoded in one call
 DECODED_BYTES = 1 << 20
+MEMORY_SHARE = 0.4
 RAW_UNITS = 256  # views in one list: few enough that Python's garbage collector has no reason to run
 PAST_ALL = 1 << 62
 ReadRecord = Callable[[int, int], StoredMessage | None]  # of a physical offset, with `commitlog.checks`
@@ -58,23 +61,16 @@ class Page:
 class QueueReader:
     """Reads of one store's queues."""
 
-    def __init__(
-        self, log: CommitLog, queues: AllQueues, config: StoreConfig, memory_bytes: Callable[[], int],
-        refresh: Callable[[], None], ext_reader: Callable[[str, int], ConsumeQueueExt | None],
-    ) -> None:  # fmt: skip
-        """Create it.
-
-        A record at most `memory_bytes()` before the log's end counts as in memory.  `refresh` takes in what a writer changed.
-        `ext_reader` returns the reader of a queue's extended units.
-        """
-        self._log = log
-        self._queues = queues
+    def __init__(self, parts: StoreParts) -> None:
+        """Create it for an open store."""
+        config = parts.config
+        self._parts = parts
+        self._log = parts.log
+        self._queues = parts.lookup
         self._max_units = config.max_filter_message_size // UNIT_SIZE
         self._memory_limits = config.max_transfer_bytes_on_message_in_memory, config.max_transfer_count_on_message_in_memory
         self._disk_limits = config.max_transfer_bytes_on_message_in_disk, config.max_transfer_count_on_message_in_disk
-        self._memory_bytes = memory_bytes
-        self._refresh = refresh
-        self._ext_reader = ext_reader
+        self._memory_bytes = int(memory_bytes() * MEMORY_SHARE)  # a record at most so far before the log's end is in memory
 
     # Pages
 
@@ -101,7 +97,7 @@ class QueueReader:
         """Add messages unit by unit until the page is full."""
         codes = None if tags is None else {java_hash_code(tag) & 0xFFFFFFFF for tag in tags}
         log_min_offset = self._log.min_offset
-        memory_start = self._log.written_offset - self._memory_bytes()
+        memory_start = self._log.written_offset - self._memory_bytes
         found = 0
         next_file = -1
         offsets = queue.offsets_of(number, len(packed) // UNIT_SIZE)
@@ -147,7 +143,7 @@ class QueueReader:
         """Return a unit's tags code, from the extended unit where it has one; None where that is gone."""
         if not is_ext_address(code):
             return code
-        reader = self._ext_reader(queue.topic, queue.queue_id)
+        reader = self._parts.derived.ext_reader(queue.topic, queue.queue_id)
         return reader.tags_code(code) if reader is not None else None
 
     # Single records
@@ -160,7 +156,7 @@ class QueueReader:
         try:
             return self._message(queue, number, physical, size, read)
         except (StoreCorrupt, DiskError):
-            self._refresh()
+            self._parts.refresh()
             if physical < self._log.min_offset or not queue.still_points_at(number, physical, size):
                 return None
             return self._message(queue, number, physical, size, read)
@@ -255,7 +251,7 @@ class QueueReader:
 
     def first_number(self, queue: Queue) -> int:
         """Return the number of the first unit that the queue has now."""
-        self._refresh()
+        self._parts.refresh()
         found = self._queues.get(queue.topic, queue.queue_id)
         return found.unit_range(0, found.max_offset)[0] if found is not None else 0
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from commitlog import CommitLog
-from consumequeue import ConsumeQueue, ConsumeQueues, check_queue_id, check_topic, find_file_size
+from consumequeue import ConsumeQueue, ConsumeQueues, check_queue_id, check_topic, find_file_size, listed_ids
 from consumequeue.layout import UNIT_SIZE
 from indexfile import AT_REST, IndexFiles, KeyFilters, find_shape, index_paths
 from storageio import Disk, DiskError, InvalidMessage, Kind
@@ -67,14 +67,9 @@ class ReaderView:
     """
 
     def __init__(
-        self,
-        disk: Disk,
-        log: CommitLog,
-        queues: ConsumeQueues,
-        index: IndexFiles | None,
-        before_first_read: Callable[[], None],
-        key_filters: KeyFilters | None,
-    ) -> None:
+        self, disk: Disk, log: CommitLog, queues: ConsumeQueues, index: IndexFiles | None,
+        before_first_read: Callable[[], None], key_filters: KeyFilters | None,
+    ) -> None:  # fmt: skip
         """Start from the files found at opening; `before_first_read` is called once, before the first queue is read."""
         self._disk = disk
         self._log = log
@@ -169,14 +164,9 @@ class ReaderView:
     def queue_ids(self, topic: str) -> list[int]:
         """Return the queue ids of a topic, sorted, as its folder lists them."""
         with contextlib.suppress(InvalidMessage):
-            return self._listed(os.path.join(self._queues.folder, check_topic(topic)))
+            folder = os.path.join(self._queues.folder, check_topic(topic))
+            return sorted(listed_ids(self._disk, folder)) if self._disk.stat(folder) is not None else []
         return []
-
-    def _listed(self, folder: str) -> list[int]:
-        if self._disk.stat(folder) is None:
-            return []
-        found = [entry.name for entry in self._disk.list(folder) if entry.kind is Kind.FOLDER]
-        return sorted(int(name) for name in found if name.isascii() and name.isdigit() and str(int(name)) == name)
 
     def discover(self) -> None:
         """Find every queue that was created since."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,26 +43,6 @@ class EndClaim(NamedTuple):
     end: int  # the least physical offset at which the log ended
 
 
-class NamedMessages(Protocol):
-    """What the queues of a store name."""
-
-    def between(self, start: int, stop: int) -> Iterator[NamedUnit]:
-        """Yield the units of records that begin at physical offsets from `start` to before `stop`."""
-
-    def indexed(self, start: int, stop: int) -> set[int]:
-        """Return the physical offsets in this range that the index or a timer names."""
-
-    def claims(self, last_offset: int) -> Iterator[EndClaim]:
-        """Yield for each part the end of the last record that it names.
-
-        `last_offset` is where the last record of the log begins. RocketMQ cuts queues, but neither index nor timers, when it
-        finds a torn tail. So these say nothing if a queue ends with the log's last record.
-        """
-
-    def ends_at(self, offset: int) -> dict[QueueKey, tuple[int, int]]:
-        """Return for each queue its end if the log ended at a physical offset, and its end now."""
-
-
 class FileMessages:
     """What queues in files, batch queues, the index and the timer log name."""
 
@@ -82,7 +62,7 @@ class FileMessages:
         return [queue for queue in self._all_batch if _is_readable(queue)]
 
     def between(self, start: int, stop: int) -> Iterator[NamedUnit]:
-        """Yield the units of all queues in the range, even without a later record."""
+        """Yield the units of records that begin at physical offsets from `start` to before `stop`."""
         for queue in self._queues:
             at = queue.find_physical(start)
             while (unit := queue.unit(at)) is not None and start <= unit.physical_offset < stop:
@@ -94,7 +74,7 @@ class FileMessages:
                     yield NamedUnit(one.physical_offset, batch.topic, batch.queue_id, one.base_offset, one.batch_size)
 
     def indexed(self, start: int, stop: int) -> set[int]:
-        """Read the items of the files whose header overlaps the range, and all timers."""
+        """Return the physical offsets in this range that the index or a timer names."""
         found = {at for at, _ in self._timed if start <= at < stop}
         for file in self._index.files if self._index is not None else ():
             header = file.header
@@ -106,7 +86,11 @@ class FileMessages:
         return found
 
     def claims(self, last_offset: int) -> Iterator[EndClaim]:
-        """Read the last unit of each queue, and where no queue has the log's last record, the last item and all timers."""
+        """Yield for each part the end of the last record that it names.
+
+        `last_offset` is where the last record of the log begins. RocketMQ cuts queues, but neither index nor timers, when it
+        finds a torn tail. So these say nothing if a queue ends with the log's last record.
+        """
         knows_last = False
         for queue in self._queues:
             end, last = queue.max_physical_offset, queue.unit(queue.max_offset - 1)
@@ -133,7 +117,7 @@ class FileMessages:
         return found
 
     def ends_at(self, offset: int) -> dict[QueueKey, tuple[int, int]]:
-        """Search each queue for the first unit behind the offset."""
+        """Return for each queue its end if the log ended at a physical offset, and its end now."""
         ends = {(queue.topic, queue.queue_id): (queue.find_physical(offset), queue.max_offset) for queue in self._queues}
         for queue in self._batch:
             kept = [unit for unit in queue.units() if unit.physical_offset < offset]
@@ -179,6 +163,9 @@ class RocksdbMessages:
             if unit.physical_offset < offset:
                 then[key] = max(then.get(key, 0), end)
         return {key: (then.get(key, 0), end) for key, end in now.items()}
+
+
+NamedMessages = FileMessages | RocksdbMessages
 
 
 def by_queue(units: Iterator[NamedUnit]) -> dict[str, int]:

@@ -99,12 +99,11 @@ class Opening:
             plan.add("delete_clean_stop", f"{OWN_FOLDER}/clean.json", "the log goes on", self._delete_clean_stop)
         return plan
 
-    def _cut_tail(self) -> str:
+    def _cut_tail(self) -> None:
         parts = self.parts
         cut_tail(parts.log, self.found.end.offset, parts.disk, parts.paths.root)
-        return ""
 
-    def _continue_log(self) -> str:
+    def _continue_log(self) -> None:
         """Let the next record follow the last one; what an unclean stop left unsynced is synced, or marked for the flusher."""
         parts, end = self.parts, self.found.end
         config, log = parts.config, parts.log
@@ -128,15 +127,13 @@ class Opening:
             log.mark_unsynced(end.dispatch_from)
             if config.is_sync_flush or config.uses_ring:
                 log.flush()  # else the flusher does it while the store is in use: no put was promised that it is on the disk
-        return ""
 
-    def _drop_index(self) -> str:
+    def _drop_index(self) -> None:
         parts = self.parts
         if parts.index is not None:
             LOG.warning("%s: files of another size: the index is rebuilt from the log", parts.index.folder)
             delete_hint(parts.disk, parts.paths.own)
             parts.index.destroy()
-        return ""
 
     def _cut_derived(self) -> str:
         """Cut what points behind the end of the log; dispatch begins where something may be missing."""
@@ -149,20 +146,18 @@ class Opening:
                 parts.index.mark_unsynced()
         return f"complete up to {self.start}"
 
-    def _delete_queues(self) -> str:
+    def _delete_queues(self) -> None:
         """Finish deletions that a killed process began."""
         queues = self.parts.queues
         for topic, queue_id in self.parts.deleted.leftovers(queues):
             queues.remove(topic, queue_id)
-        return ""
 
-    def _keep_settings(self) -> str:
+    def _keep_settings(self) -> None:
         self.parts.deleted.end_at(self.found.end.offset)
         _keep_settings(self.parts, self.found.end)
         check_invariants(_check_applied, self.parts, self.found, self.start)
-        return ""
 
-    def _dispatch(self) -> str:
+    def _dispatch(self) -> None:
         """Dispatch up to the end of the log; from its beginning, if a queue lacks units of records before that."""
         parts, start = self.parts, self.start
         self._make_services(start, self.found.end)
@@ -176,11 +171,9 @@ class Opening:
                 parts.dispatcher.catch_up()
         _count_queues(parts, self.found)
         check_invariants(_check_dispatched, parts)
-        return ""
 
-    def _repair_timers(self) -> str:
+    def _repair_timers(self) -> None:
         _repair_timers(self.parts, self.found.end.offset)
-        return ""
 
     def _clamp_offsets(self) -> str:
         """Clamp offsets that are behind the end of their queue.
@@ -195,13 +188,11 @@ class Opening:
         )  # fmt: skip
         return ", ".join(self.clamped)
 
-    def _restore_acks(self) -> str:
+    def _restore_acks(self) -> None:
         self.parts.consumer_offsets()
-        return ""
 
-    def _delete_clean_stop(self) -> str:
+    def _delete_clean_stop(self) -> None:
         self.parts.disk.delete(clean_path(self.parts.paths.root))
-        return ""
 
 
 def _examine(parts: StoreParts, unindexed: Unindexed) -> OpeningFacts:

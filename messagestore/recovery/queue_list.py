@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
 
 from consumequeue import ConsumeQueues
-from storageio import Disk, replace_file
+from storageio import Disk
 
-from ..sidecar import read_sidecar
+from ..sidecar import read_sidecar, write_sidecar
 
 NAME = "queues.json"
-SIZE_MAX = 64 << 20
 
 
 def write_queue_list(disk: Disk, folder: str, queues: ConsumeQueues) -> None:
     """Write topics with their queue ids, unless the list is unchanged."""
     expected = {topic: queues.queue_ids(topic) for topic in queues.topics()}
     if expected != read_queue_list(disk, folder):
-        disk.make_folder(folder)
-        replace_file(disk, os.path.join(folder, NAME), json.dumps(expected).encode())
+        write_sidecar(disk, os.path.join(folder, NAME), expected)
 
 
 def read_queue_list(disk: Disk, folder: str) -> dict[str, list[int]]:
     """Return queue ids by topic; empty if there is no readable list."""
-    return read_sidecar(disk, os.path.join(folder, NAME), SIZE_MAX, _parsed) or {}
+    return read_sidecar(disk, os.path.join(folder, NAME), _parsed) or {}
 
 
 def _parsed(document: Any) -> dict[str, list[int]]:

@@ -15,7 +15,6 @@ from storebytes.finding import Finding
 
 from ..broker.config.config_files import Document
 from ..broker.config.config_table import ConfigTable
-from ..broker.config.consumer_filters import ConsumerFilters
 from ..broker.config.consumer_offsets import OFFSETS_IN_FILES, ConsumerOffsets
 from ..broker.config.delay_offsets import DelayOffsets
 from ..broker.config.request_modes import RequestModes
@@ -25,6 +24,7 @@ from ..folder_contents import COMPACTION
 from ..rocksdb.config import has_config
 
 QueueKey = tuple[str, int]
+BITS_MAX = 1 << 20  # of a bloom filter
 OWN_TOPIC = "SELF_TEST_TOPIC"  # in the table of every broker since it first started
 
 
@@ -38,6 +38,34 @@ class _AnyTable(ConfigTable):
 
     def _fill(self, document: Document) -> None:
         pass
+
+
+class ConsumerFilters(_AnyTable):
+    """The SQL92 filters of consumer groups (`docs/formats/config.md#consumer-filters`); a broker reads all of them or none."""
+
+    file_name, table_name = "consumerFilter.json", "filterDataByTopic"
+
+    def _take(self, table: Document) -> None:
+        for topic, raw in table.items():
+            groups = raw.get("groupFilterData") if isinstance(raw, dict) else None
+            if not isinstance(groups, dict):
+                raise self.corrupt(f"{self.table_name}.{topic}.groupFilterData", "a map", groups)
+            for group, one in groups.items():
+                if not isinstance(one, dict):
+                    raise self.corrupt(f"{topic}.{group}", "a map", one)
+                self._check(one, where=f"{topic}.{group}")
+
+    def _check(self, raw: Document, where: str) -> None:
+        bloom = raw.get("bloomFilterData") or {}
+        bits = bloom.get("bitPos") or [] if isinstance(bloom, dict) else None
+        if not isinstance(bits, list) or not all(isinstance(bit, int) and 0 <= bit < BITS_MAX for bit in bits):
+            raise self.corrupt(f"{where}.bloomFilterData", "a map with bitNum and bitPos", bloom)
+        self.count(bloom, "bitNum", 0, where=where, maximum=BITS_MAX)
+        self.flag(raw, "dead", False, where=where)
+        for name in ("bornTime", "deadTime", "clientVersion"):
+            self.number(raw, name, 0, where=where)
+        for name in ("expression", "expressionType"):
+            self.text(raw, name, "", where=where)
 
 
 class _Positions(_AnyTable):

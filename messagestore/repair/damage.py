@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
 
 from commitlog import Reader, StoredMessage
 from commitlog.findings import UNKNOWN_VERSION, unsupported_record
@@ -23,22 +22,13 @@ from ..derive.kinds.batch import batch_unit
 from ..recovery.log_end import LogEnd
 from ..recovery.named_messages import NamedMessages, by_queue
 from .fillers import MARK, Lost, least_size
-from .lost_messages import Gap, lost_messages
+from .lost_messages import Gap, Hole, lost_messages
 
 MISSING_MAX = 10_000  # missing files in a row; a file name further away does not belong to this log
 NO_RECORD_LOST = {"bad_blank_size", "missing_file", "empty"}  # kinds of hole that may have contained no record
 MISSING_END = "missing_end"  # the kind of a hole behind the last record, where queues, index or `clean.json` name messages
 OFFSET_MAX = (1 << 63) - 1
 END_SIZE_MIN = least_size("") + len(MARK) + 128  # space for a filler in a hole whose last record has an unknown size
-
-
-class Hole(NamedTuple):
-    """Bytes start..stop of the log that are not whole records; physical offsets."""
-
-    start: int
-    stop: int
-    file_end: int  # end of the file that contains it
-    finding: Finding
 
 
 @dataclass

@@ -13,11 +13,12 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from commitlog.layout import BLANK_SIZE
 from commitlog.topic_names import is_virtual_topic
 from consumequeue import BATCH_SIZE_MAX
+from storebytes.finding import Finding
 
 from ..recovery.named_messages import NamedMessages, NamedUnit
 from .fillers import Lost
@@ -38,26 +39,19 @@ class Gap(NamedTuple):
     is_batch: bool = False  # whether one record may have many of them
 
 
-class QueueBounds(Protocol):
-    """The bounds of a hole as physical offsets."""
+class Hole(NamedTuple):
+    """Bytes start..stop of the log that are not whole records; physical offsets."""
 
-    @property
-    def start(self) -> int:
-        """Return the offset of its first byte."""
-
-    @property
-    def stop(self) -> int:
-        """Return the offset behind its last byte."""
-
-    @property
-    def file_end(self) -> int:
-        """Return the end of the file that contains it."""
+    start: int
+    stop: int
+    file_end: int  # end of the file that contains it
+    finding: Finding
 
 
 Key = tuple[str, int, int]  # topic, queue id, queue offset
 
 
-def lost_messages(holes: Sequence[QueueBounds], gaps: list[Gap], named: NamedMessages | None) -> dict[int, list[Lost]]:
+def lost_messages(holes: Sequence[Hole], gaps: list[Gap], named: NamedMessages | None) -> dict[int, list[Lost]]:
     """Return lost messages by the start of the hole that they are to be filled into, in their order there."""
     positions = _Holes(holes)
     for number, hole in enumerate(holes if named is not None else ()):
@@ -82,7 +76,7 @@ def _messages(units: list[NamedUnit]) -> Iterator[Lost]:
 class _Holes:
     """The remaining space and the assigned messages of each hole."""
 
-    def __init__(self, holes: Sequence[QueueBounds]) -> None:
+    def __init__(self, holes: Sequence[Hole]) -> None:
         self._holes = holes
         self._known: dict[Key, tuple[int, int]] = {}  # message -> number of its hole, and messages in its record
         self._known_offsets: dict[tuple[str, int], list[int]] = {}  # queue offsets of these by queue, sorted

@@ -29,7 +29,7 @@ def sidecar_steps(disk: Disk, own_folder: str, found: list[Finding]) -> Iterator
         yield Step("move_aside", file, f"{one.found} in place of {one.expected}", run)
 
 
-def _move_aside(disk: Disk, own_folder: str, path: str) -> str:
+def _move_aside(disk: Disk, own_folder: str, path: str) -> None:
     """Move one aside without reading it; the target of a symlink is not touched.
 
     If it replaced the marker of a failed sync, the marker is written again.
@@ -37,4 +37,3 @@ def _move_aside(disk: Disk, own_folder: str, path: str) -> str:
     misplaced.move_aside(disk, path)
     if path == os.path.join(own_folder, SYNC_FAILURE_NAME):
         mark_sync_failure(disk, own_folder, 0)
-    return ""

@@ -62,7 +62,7 @@ def rebuild_store(
         if what - {TIMERS}:
             made = queues.rebuild(set(what - {TIMERS}), files, end_offset, may_lose=not was_clean)
         if QUEUES in what and queues.is_rocksdb:  # an opening does it in files
-            queues.clamp()
+            queues.clamp(saves=True)
         if TIMERS in what:
             with queues.timers() as queue:
                 timers = rebuild_timers(disk, positions, files, queue, keeps=False)

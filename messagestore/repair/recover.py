@@ -33,8 +33,8 @@ from storageio import (
     replace_file,
 )
 from storageio.settings import settings_or_default
-from storebytes.finding import Finding
-from storebytes.plan import Cost, Plan, Step, count_text
+from storebytes.finding import FINDINGS_MAX, Finding
+from storebytes.plan import Cost, Plan, Run, Step, count_text
 
 from ..abort_file import FILE_NAME as ABORT
 from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
@@ -60,8 +60,9 @@ from ..timers.rebuild_timers import has_timers, plan_timers, rebuild_timers
 from ..unreadable import unreadable
 from ..write.ring import RING_NAME, restore
 from .comparison import Comparison
-from .damage import MISSING_END, Hole, Survey, survey
+from .damage import MISSING_END, Survey, survey
 from .fillers import fill
+from .lost_messages import Hole
 from .misplaced_sidecars import sidecar_steps, strange_sidecars
 from .repair_config import add_topics, config_steps, unknown_topics
 from .repair_files import file_steps, make_files
@@ -69,7 +70,6 @@ from .store_queues import queues_kind
 from .symlinks import refuse_links
 
 LOG, BATCH, TIMER_LOG = "commitlog", "batchconsumequeue", "timerlog"
-FINDINGS_SHOWN = 100  # of each kind of derived file
 
 
 FILLERS_SEEN = " (consumers with a client of RocketMQ 5 get nothing for them, others an empty message)"
@@ -229,7 +229,9 @@ class Recovery:
             plan.steps.clear()
         elif plan.steps or is_open:
             if plan.steps:
-                plan.steps.insert(0, Step("mark_unclean", ABORT, "a killed recovery is then repeated", self._mark_unclean))
+                # the abort file tells a second recovery whether the stop before this one was clean
+                mark = partial(self.facts.abort_file.create, process_id(), is_after_clean_stop=self.was_clean)
+                plan.steps.insert(0, Step("mark_unclean", ABORT, "a killed recovery is then repeated", mark))
             reason = "the store was not closed" if is_open else "the next start is one after a clean stop"
             plan.add("close_store", ABORT, reason, self._close_store)
         return plan
@@ -240,7 +242,7 @@ class Recovery:
         paths = LogPaths.parse(self.disk, self.paths.commit_log)
         missing = set(paths.folders) - set(paths.present)
         for folder in (folder for folder in paths.folders if folder in missing):
-            plan.add("create_folder", os.path.basename(folder), "it is missing", partial(self._make_folder, folder))
+            plan.add("create_folder", os.path.basename(folder), "it is missing", partial(self.disk.make_folder, folder))
         if self._has_ring():
             reason = "a killed process left records only there"
             plan.add("restore_ring", f"{OWN_FOLDER}/{RING_NAME}", reason, partial(self._change_log, self._restore_ring))
@@ -249,7 +251,7 @@ class Recovery:
         """Add the rebuild of what disagrees with the log; a repaired log has to be compared once more."""
         wrong = {name: findings for name, findings in compared.wrong.items() if findings}
         for findings in wrong.values():
-            plan.findings += findings[:FINDINGS_SHOWN]
+            plan.findings += findings[:FINDINGS_MAX]
         differences = {name: f"{count_text(len(found), 'disagreement')} with the log" for name, found in wrong.items()}
         if not is_sound:
             reason = ", ".join(f"{name}: {text}" for name, text in differences.items())
@@ -259,7 +261,9 @@ class Recovery:
         if compared.unknown_topics:  # before the queues exist, which would tell a killed recovery that no topic is missing
             names = ", ".join(compared.unknown_topics)
             reason = f"it lacks {count_text(len(compared.unknown_topics), 'topic')}, which get default settings: {names}"
-            plan.add("add_topics", "config/topics.json", reason, partial(self._add_topics, compared.unknown_topics))
+            plan.add(
+                "add_topics", "config/topics.json", reason, partial(add_topics, self.disk, self.paths, compared.unknown_topics)
+            )
         if BATCH in wrong:
             plan.add("rebuild", BATCH, differences.pop(BATCH), partial(self._rebuild, {BATCH}, plan.valid_end))
         if differences:  # one pass over the log for both
@@ -295,7 +299,7 @@ class Recovery:
         `is_known` tells that the queues stay as they are; else the ends are known when they are rebuilt.
         """
         if is_known:
-            if lines := self.queues.offsets_beyond():
+            if lines := self.queues.clamp(saves=False):
                 reason = f"beyond the end of the queue: {', '.join(lines)}"
                 plan.add("clamp_offsets", "config", reason, self._clamp_offsets, Cost(offsets_set_back=len(lines)))
         else:
@@ -420,12 +424,12 @@ class Recovery:
             self._leave([unreadable(entries, folder)], "move this file away", plan)
             return
         name, changes_log = os.path.basename(folder), bool(plan.steps)
-        plan.findings += entries.findings[:FINDINGS_SHOWN]
+        plan.findings += entries.findings[:FINDINGS_MAX]
         if entries.findings or changes_log:
             differences = f"{count_text(len(entries.findings), 'disagreement')} with the log"
             reason = differences if entries.findings else "the log changes"
-            run = partial(self._rebuild_entry_index, folder)
-            plan.add("rebuild_entry_index", os.path.join(name, ENTRY_INDEX), reason, run)
+            path = os.path.join(name, ENTRY_INDEX)
+            plan.add("rebuild_entry_index", path, reason, lambda: rewrite_index(self.disk, folder, self._files()))
         try:
             ahead = [one for one in checkpoint_findings(self.disk, folder, entries.last_index) if one.is_problem]
         except StoreCorrupt as error:
@@ -435,9 +439,6 @@ class Recovery:
             reason = "it names entries that the log lacks" if ahead else "the log changes"
             run = partial(self._set_peer_back, folder)
             plan.add("write_entry_checkpoint", os.path.join(name, PEER_CHECKPOINT), reason, run)
-
-    def _rebuild_entry_index(self, folder: str) -> str:
-        return rewrite_index(self.disk, folder, self._files())
 
     def _set_peer_back(self, folder: str) -> str:
         """Lower the entries that the peer's checkpoint names to the last one of the repaired log."""
@@ -481,7 +482,10 @@ class Recovery:
         plan.is_damaged, plan.choices = True, {Choice.TRUNCATE.value: cost}
         plan.messages_lost, plan.lost_by_queue = cost.messages_lost, cost.lost_by_queue
         plan.findings += [Finding(one.file, 0, MISSING_END, one.names, f"the log ends at {found.end}") for one in lost]
-        plan.add("accept_end", LOG, f"it ends at {found.end}, and at least this is lost", self._accept_end, cost)
+        run = partial(
+            self.facts.abort_file.create, process_id()
+        )  # drops what the last clean stop says about the end of the log
+        plan.add("accept_end", LOG, f"it ends at {found.end}, and at least this is lost", run, cost)
 
     def _cost_of_filling(self, found: Survey) -> Cost:
         size = sum(max(0, min(hole.stop, found.end) - hole.start) for hole in found.holes)
@@ -570,19 +574,10 @@ class Recovery:
         self._report(plan)
         return plan
 
-    def _mark_unclean(self) -> str:
-        """Create the abort file; it tells a second recovery whether the stop before this one was clean."""
-        self.facts.abort_file.create(process_id(), is_after_clean_stop=self.was_clean)
-        return ""
-
-    def _change_log(self, run: Callable[[], str]) -> str:
+    def _change_log(self, run: Run) -> str | None:
         """Run a step after which the log is not as it was when the plan was made."""
         self._log_changed = True
         return run()
-
-    def _make_folder(self, folder: str) -> str:
-        self.disk.make_folder(folder)
-        return ""
 
     def _log_now(self) -> Survey:
         """Return the survey of the log as it is before its repair. A loss that the plan does not show is refused."""
@@ -598,12 +593,7 @@ class Recovery:
         self._found = found
         return found
 
-    def _accept_end(self) -> str:
-        """Drop what the last clean stop says about the end of the log."""
-        self.facts.abort_file.create(process_id())
-        return ""
-
-    def _fill_holes(self) -> str:
+    def _fill_holes(self) -> None:
         """Fill the holes, and cut what would follow the last of them."""
         found = self._log_now()
         make_files(self._files(), self.disk, self.paths.commit_log, [hole.start for hole in found.holes])
@@ -612,7 +602,6 @@ class Recovery:
                 self._fill(log, hole, found, found.times[number])
             if found.tail is None:
                 self._cut(log, self._cut_at(found))
-        return ""
 
     def _cut_log(self) -> str:
         """Cut the log where the plan says; the ring may have brought what was missing there."""
@@ -649,31 +638,25 @@ class Recovery:
         found = self._compare_again()
         names = {name for name, findings in found.wrong.items() if findings}
         if found.unknown_topics:
-            self._add_topics(found.unknown_topics)
+            add_topics(self.disk, self.paths, found.unknown_topics)
         self._rebuild(names)
         cut_batch(self.disk, self.paths, self._files().end().offset, keeps=self.keep_backup)
         return f"rebuilt: {', '.join(sorted(names))}" if names else "nothing differs"
 
-    def _rebuild(self, names: set[str], end: int | None = None) -> str:
+    def _rebuild(self, names: set[str], end: int | None = None) -> None:
         """Rebuild queues, batch queues or index from a log that is whole; without `end` its end is looked for."""
         if BATCH in names:
             rebuild_batch(self._files(), self.disk, self.paths, keeps=self.keep_backup)
         if names - {BATCH}:
             self.queues.rebuild(names - {BATCH}, self._files(), self._survey().end if end is None else end)
-        return ""
-
-    def _add_topics(self, topics: dict[str, int]) -> str:
-        add_topics(self.disk, self.paths, topics)
-        return ""
 
     def _clamp_offsets(self) -> str:
-        return ", ".join(self.queues.clamp())
+        return ", ".join(self.queues.clamp(saves=True))
 
-    def _close_store(self) -> str:
+    def _close_store(self) -> None:
         """Open and close the store as after a crash, which checks everything; in RocksDB only a broker opens it."""
         self.facts.abort_file.create(process_id())
         self.queues.close_store(self._lock)
-        return ""
 
     def _plan_timers(self, found: Survey, plan: StorePlan) -> None:
         """Add the rebuild of the timer files. Holes may have held copies of delivered timers."""
@@ -698,7 +681,7 @@ class Recovery:
             made = rebuild_timers(self.disk, self.paths, self._files(), queue, keeps=self.keep_backup)
         return f"{made.pending} pending, {made.overdue} of them overdue"
 
-    def _set_checkpoint_back(self) -> str:
+    def _set_checkpoint_back(self) -> None:
         """Lower checkpoint times and the queues' log offset to the log's last record; rewrite a damaged one."""
         last_ms = self._files().latest_ms()
         found = self.facts.checkpoint
@@ -706,7 +689,7 @@ class Recovery:
         last_offset = last.physical_offset if last is not None else -1
         is_behind = found.values.logics_physical_offset > max(last_offset, 0)
         if not found.is_damaged and not is_behind and all(getattr(found.values, name) <= last_ms for name in TIMES):
-            return ""
+            return
         if self.keep_backup:
             keep_file(self.disk, self.root, self.facts.checkpoint_path)
         with Checkpoint(self.disk, self.root, writable=True) as checkpoint:
@@ -714,7 +697,6 @@ class Recovery:
                 setattr(checkpoint, name, min(getattr(checkpoint, name), last_ms))
             checkpoint.lower_to(last_offset)
             checkpoint.flush()
-        return ""
 
     def _report(self, plan: StorePlan) -> None:
         """Write the executed plan as JSON into the store's `brokerstore/` folder."""

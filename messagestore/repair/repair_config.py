@@ -45,7 +45,7 @@ def config_steps(disk: Disk, root: str, *, keep_backup: bool) -> Iterator[Step]:
         yield Step(kind, os.path.relpath(damaged.path, root), reason, run)
 
 
-def _restore(disk: Disk, root: str, damaged: DamagedConfig, *, keep_backup: bool) -> str:
+def _restore(disk: Disk, root: str, damaged: DamagedConfig, *, keep_backup: bool) -> None:
     backup = damaged.path + BACKUP
     for path in (damaged.path, backup) if damaged.is_lost else (damaged.path,):
         if keep_backup:
@@ -54,7 +54,6 @@ def _restore(disk: Disk, root: str, damaged: DamagedConfig, *, keep_backup: bool
         _delete(disk, damaged.path, backup)
     else:
         replace_file(disk, damaged.path, read_head(disk, backup, SIZE_MAX) or b"", keep_backup=False)
-    return ""
 
 
 def _delete(disk: Disk, *paths: str) -> None:

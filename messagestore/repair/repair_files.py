@@ -65,7 +65,7 @@ def make_files(files: LogFiles, disk: Disk, commit_log: str, offsets: list[int])
         _make_empty(disk, folder, start, size)
 
 
-def _put_aside(disk: Disk, path: str, folder: str) -> str:
+def _put_aside(disk: Disk, path: str, folder: str) -> None:
     """Move a file into a folder under a free name; copy it if the folder is on another file system."""
     disk.make_folder(folder)
     target = os.path.join(folder, os.path.basename(path))
@@ -80,10 +80,9 @@ def _put_aside(disk: Disk, path: str, folder: str) -> str:
         disk.delete(path)
     disk.sync_folder(folder)
     disk.sync_folder(os.path.dirname(path))
-    return ""
 
 
-def _resize(disk: Disk, root: str, file: OffsetFile, size_bytes: int, keep_backup: bool) -> str:
+def _resize(disk: Disk, root: str, file: OffsetFile, size_bytes: int, keep_backup: bool) -> None:
     """Bring a file to its right size.
 
     The file is not mapped: the caller holds the lock, and readers refuse a damaged store.
@@ -95,7 +94,6 @@ def _resize(disk: Disk, root: str, file: OffsetFile, size_bytes: int, keep_backu
             opened.truncate(size_bytes)
         opened.allocate(size_bytes)
         opened.sync()
-    return ""
 
 
 def _keep_rest(disk: Disk, root: str, file: File, start_offset: int, size_bytes: int) -> None:
@@ -104,8 +102,7 @@ def _keep_rest(disk: Disk, root: str, file: File, start_offset: int, size_bytes:
         keep_written(disk, root, start_offset + size_bytes, lambda kept: copy_rest(file, size_bytes, kept))
 
 
-def _make_empty(disk: Disk, folder: str, start: int, size_bytes: int) -> str:
+def _make_empty(disk: Disk, folder: str, start: int, size_bytes: int) -> None:
     """Create a file of zeros."""
     with staged(disk, os.path.join(folder, file_name(start))) as opened:
         opened.allocate(size_bytes)
-    return ""

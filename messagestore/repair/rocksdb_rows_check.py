@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from commitlog import StoredMessage
 from commitlog.layout import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from commitlog.walk import LogFiles, Piece
 from storageio import Disk, StoreCorrupt
-from storebytes.finding import Finding
+from storebytes.finding import Finding, limited
 
 from ..rocksdb.database import Database, open_database
 from ..rocksdb.store_rows import (
@@ -26,8 +25,8 @@ from ..rocksdb.store_rows import (
 )  # fmt: skip
 from ..timers.records import TimerRecords
 from ..timers.undelivered import due_of
+from ..unreadable import unreadable
 
-FINDINGS_MAX = 100
 INDEX_ROW, TIMER_ROW, TRANSACTION_ROW = "rocksdb_index", "rocksdb_timer", "rocksdb_transaction"
 
 
@@ -36,15 +35,11 @@ def store_rows_findings(disk: Disk, path: str, files: LogFiles) -> Iterator[Find
 
     Raises `MissingExtra` without the package that reads RocksDB.
     """
-    counts: Counter[str] = Counter()
     try:
         with open_database(path) as database:
-            for finding in _findings(disk, database, files):
-                counts[finding.kind] += 1
-                if counts[finding.kind] <= FINDINGS_MAX:
-                    yield finding
+            yield from limited(_findings(disk, database, files))
     except StoreCorrupt as error:
-        yield Finding(error.file, error.offset, "unreadable", str(error.expected), f"{error.reason}: {error.found}")
+        yield unreadable(error, path)
 
 
 def _findings(disk: Disk, database: Database, files: LogFiles) -> Iterator[Finding]:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from typing import NamedTuple
 
 from commitlog import CommitLog, LogPaths
 from commitlog.offset_files import list_offset_files
 from commitlog.walk import LogFiles
-from consumequeue import AllQueues, BatchQueues, ConsumeQueues, Unit
+from consumequeue import AllQueues, BatchQueues, ConsumeQueue, ConsumeQueues, Unit
 from indexfile import IndexFiles
 from storageio import FolderLock, StoreCorrupt
 from storebytes.finding import Finding
@@ -30,14 +29,14 @@ from ..engine import Engine
 from ..excluded_topics import excluded_topics
 from ..folder import FolderFacts
 from ..folder_contents import has_rocksdb
-from ..recovery.clamp_offsets import Save, Table, clamp_offsets
+from ..recovery.clamp_offsets import Table, clamp_offsets
 from ..recovery.named_messages import FileMessages, NamedMessages, RocksdbMessages
 from ..rocksdb.config import copy_with_offsets, offsets_name, read_config
 from ..rocksdb.database import open_database
 from ..rocksdb.queues import RocksdbEnd, last_ends, unit_of
 from ..swap import keep_file
 from ..timers.layout import TIMER_TOPIC
-from ..timers.rebuild_timers import TimersQueue
+from ..timers.rebuild_timers import LastTimer
 from ..timers.timer_log import TimerLog
 
 
@@ -75,7 +74,7 @@ class StoreQueues:
             yield FileMessages(queues, batch, index, TimerLog(self.disk, self.paths.root))
 
     @contextmanager
-    def timers(self) -> Iterator[TimersQueue | None]:
+    def timers(self) -> Iterator[ConsumeQueue | LastTimer | None]:
         """Open the timers' queue; None if there is none. Raises `StoreCorrupt` if it cannot be read."""
         with self._open() as queues:
             yield queues.get(TIMER_TOPIC, 0)
@@ -98,13 +97,12 @@ class StoreQueues:
                     unused += [file.path for file in found if file.start_offset >= queue.written]
         return [os.path.relpath(path, self.paths.root) for path in unused]
 
-    def delete_unused(self) -> str:
+    def delete_unused(self) -> None:
         """Delete these files; a queue that was rebuilt since has others."""
         for file in self.unused_files():
             path = os.path.join(self.paths.root, file)
             self.disk.delete(path)
             self.disk.sync_folder(os.path.dirname(path))
-        return ""
 
     def rebuild(self, what: set[str], files: LogFiles, end: int, *, may_lose: bool = True) -> Rebuilt:
         """Rebuild queues, index or both from a log without damage that ends at `end`.
@@ -119,16 +117,14 @@ class StoreQueues:
                 may_lose=may_lose, with_tags=self.facts.broker_version(self.config.broker_version).has_tag_items,
             )  # fmt: skip
 
-    def offsets_beyond(self) -> list[str]:
-        """List the offsets beyond the end of their queue, a line for each. The queues agree with the repaired log."""
-        with self._open() as queues, closing(BatchQueues(self.disk, self.paths.batch, writable=False)) as batch:
-            return clamp_offsets(self.disk, self.paths.config, AllQueues(queues, batch, lambda: 0).end_of, None)
+    def clamp(self, *, saves: bool) -> list[str]:
+        """Return a line for each offset beyond the end of its queue, and with `saves` clamp them.
 
-    def clamp(self) -> list[str]:
-        """Clamp the offsets beyond the end of their queue, and return a line for each."""
+        The queues agree with the repaired log.
+        """
         with self._open() as queues, closing(BatchQueues(self.disk, self.paths.batch, writable=False)) as batch:
             end_of = AllQueues(queues, batch, lambda: 0).end_of
-            return clamp_offsets(self.disk, self.paths.config, end_of, self._save)
+            return clamp_offsets(self.disk, self.paths.config, end_of, self._save if saves else None)
 
     def _save(self, table: Table, changed: list[ClampedOffset]) -> None:
         """Write a table with changed offsets."""
@@ -149,17 +145,6 @@ class StoreQueues:
             lock.release()
         config = self.config.but(deliver_delayed=False)  # a repair must not put any message
         Engine(self.paths.root, config, self.disk, None, writable=True).close()
-
-
-class _LastTimer(NamedTuple):
-    """The end of the timers' queue in RocksDB, and its last unit."""
-
-    max_offset: int
-    last: Unit | None
-
-    def unit(self, queue_offset: int) -> Unit | None:
-        """Return the last unit, if it is the one of this offset."""
-        return self.last if queue_offset == self.max_offset - 1 else None
 
 
 class RocksdbQueues(StoreQueues):
@@ -190,13 +175,13 @@ class RocksdbQueues(StoreQueues):
             return last_ends(database)
 
     @contextmanager
-    def timers(self) -> Iterator[TimersQueue | None]:
+    def timers(self) -> Iterator[ConsumeQueue | LastTimer | None]:
         """Read the end of the queue and its last unit."""
         end, unit = self._ends().get((TIMER_TOPIC, 0)), None
         if end is not None:
             with open_database(self.paths.queues) as database:
                 unit = unit_of(database, TIMER_TOPIC.encode(), 0, end.queue_offset)
-        yield end and _LastTimer(end.queue_offset + 1, unit and Unit(*unit[3:6]))
+        yield end and LastTimer(end.queue_offset + 1, unit and Unit(*unit[3:6]))
 
     def disagreements(self, files: LogFiles, in_files: CrossCheck) -> tuple[list[Finding], dict[str, int]]:
         """Compare the database with the log."""
@@ -217,15 +202,11 @@ class RocksdbQueues(StoreQueues):
             made = made._replace(index_files=super().rebuild(what - {QUEUES}, files, end).index_files)
         return made
 
-    def offsets_beyond(self) -> list[str]:
-        """Compare the broker's configuration with the ends."""
-        return self._clamp(None)
+    def clamp(self, *, saves: bool) -> list[str]:
+        """Compare the broker's configuration with the ends.
 
-    def clamp(self) -> list[str]:
-        """Clamp them in the broker's configuration. A new database replaces the old one, which is kept in `brokerstore/`."""
-        return self._clamp(self._save)
-
-    def _clamp(self, save: Save | None) -> list[str]:
+        Where it is clamped, a new database replaces the old one, which is kept in `brokerstore/`.
+        """
         ends = self._ends()
         read_config(self.disk, self.paths.root)  # raises for a damaged one, which no later opening would report
 
@@ -233,7 +214,9 @@ class RocksdbQueues(StoreQueues):
             end = ends.get((topic, queue_id))
             return end.queue_offset + 1 if end is not None else 0
 
-        return clamp_offsets(self.disk, self.paths.config, end_of, save, (ConsumerOffsets, DelayOffsets))
+        return clamp_offsets(
+            self.disk, self.paths.config, end_of, self._save if saves else None, (ConsumerOffsets, DelayOffsets)
+        )
 
     def _save(self, table: Table, changed: list[ClampedOffset]) -> None:
         """Write the table with changed offsets."""

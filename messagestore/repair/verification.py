@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
@@ -214,8 +213,7 @@ class _Verification:
         """Compare the checkpoint of a DLedger peer with the end of its log at rest."""
         folder = peer_folder(self.facts)
         if folder is not None and self.last_entry is not None:
-            for finding in checkpoint_findings(self.disk, folder, self.last_entry):
-                self._add(finding)
+            self._add(checkpoint_findings(self.disk, folder, self.last_entry))
 
     def derived(self) -> None:
         """Compare queues and index of a store in use with the log."""
@@ -253,7 +251,7 @@ class _Verification:
             self._unreadable(error)
 
     def _unreadable(self, error: StoreError) -> None:
-        self._add(unreadable(error, self.paths.root))
+        self._add([unreadable(error, self.paths.root)])
 
     def all_beside_log(self) -> None:
         """Check what lies beside log, queues and index. A file that cannot be read ends one check, not the others."""
@@ -341,15 +339,8 @@ class _Verification:
             expected = f"logics_physical_offset below {end}, the end of the log"
             self.problem(path, LOGICS_PHYSICAL_OFFSET_AT, "checkpoint_ahead", expected, found.values.logics_physical_offset)
         if self.facts.abort_file.is_present:
-            self.report.more_notes.append(
-                note(
-                    os.path.join(self.paths.root, "abort"),
-                    0,
-                    "abort_file",
-                    "none after a clean stop",
-                    "a writer runs, or crashed",
-                )
-            )
+            abort_file = self.facts.abort_file.path
+            self._add([note(abort_file, 0, "abort_file", "none after a clean stop", "a writer runs, or crashed")])
 
     def _last_ms(self) -> int:
         """Return the store time of the log's last record, without another walk if the log was walked and is intact."""
@@ -368,25 +359,22 @@ class _Verification:
         """Report damaged config files, offsets behind the end of their queue, and topics that the table lacks."""
         if self.end_offset is not None:
             self.queue_ends()  # messages may have been put and consumed since
-        for finding in config_findings(self.disk, self.paths.root, self.ends, self.filled):
-            self._add(finding)
+        self._add(config_findings(self.disk, self.paths.root, self.ends, self.filled))
 
     def timers(self) -> None:
         """Check the timer files against each other, the log and the end of the timers' queue."""
         queue_end = None if self.ends is None else self.ends.get((TIMER_TOPIC, 0), 0)
         queue_end = None if queue_end == END_MAX else queue_end
-        for finding in timer_findings(self.disk, self.paths.root, self.files(), queue_end):
-            self._add(finding)
+        self._add(timer_findings(self.disk, self.paths.root, self.files(), queue_end))
 
     def unread_parts(self) -> None:
         """Read databases of the configuration and compacted topics; add a note for each part of the store that is not read."""
-        for finding in part_findings(self.disk, self.paths.root, self.files()):
-            self._add(finding)
-        for finding in compaction_findings(self.disk, self.paths.root, is_in_use=self.facts.is_in_use):
-            self._add(finding)
+        self._add(part_findings(self.disk, self.paths.root, self.files()))
+        self._add(compaction_findings(self.disk, self.paths.root, is_in_use=self.facts.is_in_use))
 
-    def _add(self, finding: Finding) -> None:
-        (self.report.more_problems if finding.is_problem else self.report.more_notes).append(finding)
+    def _add(self, findings: Iterable[Finding]) -> None:
+        for finding in findings:
+            (self.report.more_problems if finding.is_problem else self.report.more_notes).append(finding)
 
     def sidecars(self) -> None:
         """Report symlinks and folders in place of our own small files."""

@@ -17,7 +17,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple, Self
 
-from consumequeue import Unit
+from consumequeue import ConsumeQueue, Unit
 from storageio import StoreCorrupt
 
 from .database import Database
@@ -143,6 +143,9 @@ class RocksdbQueue:
             unit = self.unit(offset)
             if unit is not None:
                 yield offset, unit
+
+
+AnyQueue = ConsumeQueue | RocksdbQueue
 
 
 def _topic(database: Database, key: bytes) -> tuple[str, bytes]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from storageio import Disk, StoreCorrupt
@@ -85,11 +86,9 @@ def index_key(text: str, log_offset: int, store_timestamp_ms: int) -> bytes:
 
 def index_rows(database: Database) -> Iterator[IndexRow]:
     """Yield the index, sorted by hour and text. Raises `StoreCorrupt` for an unknown row."""
-    for key, value in database.rows(INDEX):
-        if key in (LAST_OFFSET, LAST_TIME) and len(value) == _NUMBER.size:
-            continue
+    for key, value in _rows(database, INDEX, (LAST_OFFSET, LAST_TIME), _NUMBER.size):
         text = key[8:-8].decode("utf-8", "replace")
-        if len(key) <= 2 * _NUMBER.size or len(value) != _NUMBER.size or not text.startswith(_JOINT):
+        if len(key) <= 2 * _NUMBER.size or not text.startswith(_JOINT):
             raise _unknown(database, INDEX, key, value)
         yield IndexRow(text, _NUMBER.unpack(key[-8:])[0], _NUMBER.unpack(value)[0])
 
@@ -102,11 +101,7 @@ def last_offset(database: Database, family: str) -> int:
 def read_timers(database: Database) -> RocksdbTimers:
     """Return the timers. Raises `StoreCorrupt` for an unknown row."""
     rows = []
-    for key, value in database.rows(TIMERS):
-        if key in (SCANNED, DELIVERED) and len(value) == _NUMBER.size:
-            continue
-        if len(key) <= _NUMBER.size or len(value) != _TIMER.size:
-            raise _unknown(database, TIMERS, key, value)
+    for key, value in _rows(database, TIMERS, (SCANNED, DELIVERED), _TIMER.size):
         size, offset = _TIMER.unpack(value)
         rows.append(TimerRow(_NUMBER.unpack(key[:8])[0], offset, size))
     return RocksdbTimers(rows, _number(database, TIMERS, DELIVERED, 0), _number(database, TIMERS, SCANNED, 0))
@@ -115,11 +110,7 @@ def read_timers(database: Database) -> RocksdbTimers:
 def open_transactions(database: Database) -> list[OpenTransaction]:
     """Return the open transactions in the order of the log. Raises `StoreCorrupt` for an unknown row."""
     found = []
-    for key, value in database.rows(TRANSACTIONS):
-        if key == LAST_OFFSET and len(value) == _NUMBER.size:
-            continue
-        if len(key) <= _NUMBER.size or len(value) != _TRANSACTION.size:
-            raise _unknown(database, TRANSACTIONS, key, value)
+    for key, value in _rows(database, TRANSACTIONS, (LAST_OFFSET,), _TRANSACTION.size):
         checks, size = _TRANSACTION.unpack(value)
         found.append(OpenTransaction(_NUMBER.unpack(key[:8])[0], size, checks))
     return found
@@ -127,20 +118,36 @@ def open_transactions(database: Database) -> list[OpenTransaction]:
 
 def stored_timers(disk: Disk, root: str) -> RocksdbTimers | None:
     """Return the timers that a store keeps in RocksDB; None if it has none there, or without the package that reads them."""
-    if not can_read() or not FolderContents(disk, root).has_rocksdb_rows:
-        return None
-    with open_database(os.path.join(root, ROCKSDB_STORE)) as database:
-        found = read_timers(database)
-    return found if found.rows or found.queue_offset else None
+    with _opened(disk, root) as database:
+        found = read_timers(database) if database is not None else None
+    return found if found is not None and (found.rows or found.queue_offset) else None
 
 
 def stored_transactions(disk: Disk, root: str) -> list[OpenTransaction] | None:
     """Return the open transactions in RocksDB; None as for `stored_timers`."""
+    with _opened(disk, root) as database:
+        found = open_transactions(database) if database is not None else []
+        return found if found or (database is not None and last_offset(database, TRANSACTIONS) >= 0) else None
+
+
+@contextmanager
+def _opened(disk: Disk, root: str) -> Iterator[Database | None]:
+    """Open the store's database; None if it has no rows, or without the package that reads it."""
     if not can_read() or not FolderContents(disk, root).has_rocksdb_rows:
-        return None
+        yield None
+        return
     with open_database(os.path.join(root, ROCKSDB_STORE)) as database:
-        found = open_transactions(database)
-        return found if found or last_offset(database, TRANSACTIONS) >= 0 else None
+        yield database
+
+
+def _rows(database: Database, family: str, numbers: tuple[bytes, ...], size: int) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the rows of a family but those that hold a number.  Raises `StoreCorrupt` for a value of another size."""
+    for key, value in database.rows(family):
+        if key in numbers and len(value) == _NUMBER.size:
+            continue
+        if len(key) <= _NUMBER.size or len(value) != size:
+            raise _unknown(database, family, key, value)
+        yield key, value
 
 
 def _number(database: Database, family: str, key: bytes, default: int) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from commitlog.walk import LogFiles
 from storageio import Disk, StoreCorrupt, UnsupportedFormat
-from storebytes.finding import Finding
+from storebytes.finding import FINDINGS_MAX, Finding
 from storebytes.java_hash import java_hash_code
 
 from ..abort_file import AbortFile
@@ -32,8 +32,6 @@ from .records import TimerRecords
 from .timer_log import TimerLog, refuse_unknown_layout
 from .undelivered import due_of
 from .wheel import read_timer_checkpoint, used_slots, wheel_path, wheel_snapshots
-
-FINDINGS_MAX = 100
 
 
 def timer_findings(disk: Disk, root: str, files: LogFiles, queue_end: int | None) -> Iterator[Finding]:

@@ -25,7 +25,6 @@ from typing import NamedTuple
 WHEEL_NAME = "timerwheel"
 LOG_NAME = "timerlog"
 CHECK_NAME = os.path.join("config", "timercheck")
-METRICS_NAME = os.path.join("config", "timermetrics")
 TIMER_TOPIC = "rmq_sys_wheel_timer"  # all timers lie in its queue 0
 DELETES = "TIMER_DEL_UNIQKEY"  # property of a message that deletes the timer of this UNIQ_KEY
 DUE = "TIMER_OUT_MS"

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from commitlog.walk import LogFiles
-from consumequeue import Unit
+from consumequeue import ConsumeQueue, Unit
 from storageio import Disk, Kind, StoreCorrupt, UnsupportedFormat
 
 from ..paths import StorePaths
@@ -27,15 +27,15 @@ from .wheel import wheel_snapshots
 WORK = "timers"
 
 
-class TimersQueue(Protocol):
-    """The timers' queue, in files or in RocksDB."""
+class LastTimer(NamedTuple):
+    """The end of the timers' queue in RocksDB, and its last unit."""
 
-    @property
-    def max_offset(self) -> int:
-        """Return the offset of the next message."""
+    max_offset: int
+    last: Unit | None
 
     def unit(self, queue_offset: int) -> Unit | None:
-        """Return a unit; None if there is none."""
+        """Return the last unit, if it is the one of this offset."""
+        return self.last if queue_offset == self.max_offset - 1 else None
 
 
 class RebuiltTimers(NamedTuple):
@@ -77,7 +77,7 @@ def plan_timers(disk: Disk, paths: StorePaths, files: LogFiles, end_offset: int,
 
 
 def rebuild_timers(
-    disk: Disk, paths: StorePaths, files: LogFiles, queue: TimersQueue | None, *, keeps: bool,
+    disk: Disk, paths: StorePaths, files: LogFiles, queue: ConsumeQueue | LastTimer | None, *, keeps: bool,
     log_file_size: int | None = None, now_ms: int | None = None, waiting: Collection[int] | None = None,
 ) -> RebuiltTimers:  # fmt: skip
     """Rebuild the timer files. The caller holds the store's lock, and log and queues are whole.

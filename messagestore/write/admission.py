@@ -5,22 +5,20 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 from unicodedata import category
 
-from commitlog import QueueOffsets
 from commitlog.layout import QUEUES_MAX
 from commitlog.topic_names import DEAD_PREFIX, INTERNAL_TOPICS, RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_PREFIX, is_virtual_topic
-from consumequeue import BatchQueues, ConsumeQueues
 from storageio import InvalidMessage
 from storageio.settings import check_type
 
-from ..broker.config.topics import BATCH_QUEUES, MESSAGE_TYPE, PERM_DEFAULT, PRIORITIES, QUEUE_TYPE, Topics
+from ..broker.config.topics import BATCH_QUEUES, MESSAGE_TYPE, PERM_DEFAULT, PRIORITIES, QUEUE_TYPE
 from ..property_names import SYSTEM_QUEUES
 
 if TYPE_CHECKING:
     from ..broker.config.topics import TopicConfig
+    from ..parts import StoreParts
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 CLIENT_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
@@ -35,21 +33,10 @@ class Admission:
     Every put reads `queues_of`, which never contains a topic with batch queues or priorities: those have a table of their own.
     """
 
-    def __init__(
-        self, topics: Topics, queues: ConsumeQueues, batch: BatchQueues, offsets: QueueOffsets, delay_levels: int,
-        on_new: Callable[[], None], *, has_long_topics: bool,
-    ) -> None:  # fmt: skip
-        """Create it; `on_new` is called after a topic is created, which may be one that was deleted before.
-
-        Without `has_long_topics` a broker of the store's version cannot read their records.
-        """
-        self._has_long_topics = has_long_topics
-        self._topics = topics
-        self._queues = queues
-        self._batch = batch
-        self._offsets = offsets
-        self._delay_levels = delay_levels
-        self._on_new = on_new
+    def __init__(self, parts: StoreParts) -> None:
+        """Create it for a store whose dispatcher is there, which looks at every topic again when one is created."""
+        self._parts = parts
+        self._topics = parts.topics
         self._guard = threading.Lock()
         self.queues_of: dict[str, int] = {}
         self.batch_queues_of: dict[str, int] = {}
@@ -67,8 +54,9 @@ class Admission:
             known = self._topics.get(topic)
             if known is None:
                 self._write_down_existing()
-                known = self._topics.create(topic, queues or self._usual_number(topic), perm=PERM_DEFAULT)
-                self._on_new()
+                usual = len(self._parts.levels.current_ms) if topic == SCHEDULE_TOPIC else SYSTEM_QUEUES.get(topic)
+                known = self._topics.create(topic, queues or usual, perm=PERM_DEFAULT)
+                self._parts.dispatcher.forget_ignored()
             self._topics.persist()
             return self._take(known)
 
@@ -100,12 +88,10 @@ class Admission:
 
     def _size_problem(self, topic: str) -> str | None:
         """Return why brokers of the store's version could not read a record of the topic, or None."""
-        is_long = not self._has_long_topics and len(topic.encode()) > TOPIC_SIZE_MAX
-        return (
-            f"a topic of {len(topic.encode())} bytes: brokers before RocketMQ 5 read at most {TOPIC_SIZE_MAX}"
-            if is_long
-            else None
-        )
+        size = len(topic.encode())
+        if self._parts.broker_version.has_long_topics or size <= TOPIC_SIZE_MAX:
+            return None
+        return f"a topic of {size} bytes: brokers before RocketMQ 5 read at most {TOPIC_SIZE_MAX}"
 
     def queue_problem(self, topic: str, queue_id: int) -> str | None:
         """Return why a program's message cannot be put to a queue of an admitted topic, or None.
@@ -129,25 +115,18 @@ class Admission:
 
         Raises `InvalidMessage` if that changes the queue type of a topic that has messages: readers would no longer find them.
         """
-        is_batch = attributes.get(QUEUE_TYPE) == BATCH_QUEUES
-        if is_batch != self._has_batch_queues(topic) and self._has_messages(topic):
+        before, batch = self._topics.get(topic), self._parts.derived.batch
+        was_batch = (before is not None and before.is_batch) or batch.knows(topic)
+        has_queues = bool(self._parts.queues.queue_ids(topic) or batch.queue_ids(topic))
+        has_messages = has_queues or any(self._parts.offsets.topic(topic).queues())
+        if was_batch != (attributes.get(QUEUE_TYPE) == BATCH_QUEUES) and has_messages:
             raise InvalidMessage(f"topic {topic} has messages: {QUEUE_TYPE}={BATCH_QUEUES} cannot be added or removed")
         with self._guard:
             known = self._topics.create(topic, attributes=attributes)
             self._topics.persist()
             self._forget(topic)
             self._take(known)
-            self._on_new()
-
-    def _has_batch_queues(self, topic: str) -> bool:
-        """Return whether the topic's attribute or its existing queues make it a batch topic."""
-        known = self._topics.get(topic)
-        return (known is not None and known.is_batch) or self._batch.knows(topic)
-
-    def _has_messages(self, topic: str) -> bool:
-        """Return whether any message was put to the topic, dispatched or not."""
-        has_queues = self._queues.queue_ids(topic) or self._batch.queue_ids(topic)
-        return bool(has_queues) or any(self._offsets.topic(topic).queues())
+            self._parts.dispatcher.forget_ignored()
 
     def _take(self, known: TopicConfig) -> int:
         number = max(1, known.write_queues)
@@ -169,18 +148,12 @@ class Admission:
         for table in (self.queues_of, self.batch_queues_of, self.ranked_queues_of):
             table.pop(topic, None)
 
-    def _usual_number(self, topic: str) -> int | None:
-        """Return the number of queues of one of the broker's own topics; None for any other topic."""
-        if topic == SCHEDULE_TOPIC:
-            return self._delay_levels
-        return SYSTEM_QUEUES.get(topic)
-
     def _write_down_existing(self) -> None:
         """Add topics that already have queues to an empty table: a topic missing from a table counts as deleted."""
         if not self._topics.names():
-            for name in self._queues.topics():
+            for name in self._parts.queues.topics():
                 if not is_virtual_topic(name):
-                    self._topics.create(name, max(self._queues.queue_ids(name), default=0) + 1)
+                    self._topics.create(name, max(self._parts.queues.queue_ids(name), default=0) + 1)
 
 
 def topic_problem(topic: str) -> str | None:

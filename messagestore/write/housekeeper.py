@@ -10,19 +10,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from commitlog import CommitLog
-from consumequeue import ConsumeQueues
-from indexfile import IndexFiles
 from storageio import DiskError, DiskFull, StoreError
 from storageio.background import BackgroundThread
 
-from ..checkpoint import Checkpoint, is_time
-from ..config import StoreConfig
+from ..checkpoint import is_time
 from ..index_hint import hint_of, write_hint
-from .dispatcher import DispatchService
-from .flusher import FlushService
-from .running_flags import Flag, RunningFlags
+from .running_flags import Flag
+
+if TYPE_CHECKING:
+    from ..parts import StoreParts
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 SHARE = 20  # a complete flush takes at most 1/SHARE of the time
@@ -47,37 +45,14 @@ class Housekeeper:
     """Runs everything that may wait a second."""
 
     def __init__(
-        self,
-        log: CommitLog,
-        queues: ConsumeQueues,
-        index: IndexFiles | None,
-        checkpoint: Checkpoint,
-        config: StoreConfig,
-        flags: RunningFlags,
-        dispatcher: DispatchService,
-        flusher: FlushService,
-        hint_folder: str,
-        keeps_offset: bool,
-        *,
-        jobs: list[Callable[[], object]],
-        timed_job: Callable[[], float] | None,
-        flush_before: Callable[[], object],
-        on_failed: Callable[[], object],
-    ) -> None:
+        self, parts: StoreParts, jobs: list[Callable[[], object]], timed_job: Callable[[], float] | None
+    ) -> None:  # fmt: skip
         """Create it; nothing runs before its `thread` is started.
 
-        `jobs` are called once per round.  `timed_job` does what is due and returns the seconds until the next.  `flush_before`
-        flushes what else must be on the disk before the checkpoint covers it.  `on_failed` is called if a sync fails.
-        `keeps_offset` says that brokers of the store's version keep the queues' log offset in the checkpoint.
+        `jobs` are called once per round.  `timed_job` does what is due and returns the seconds until the next.
         """
-        self._log = log
-        self._queues = queues
-        self._index = index
-        self._checkpoint = checkpoint
-        self._config = config
-        self._flags = flags
-        self._dispatcher = dispatcher
-        self._flusher = flusher
+        self._parts = parts
+        self._log = parts.log
         self.jobs = jobs
         self._timed_job = timed_job
         self._last_thorough = time.monotonic()
@@ -85,12 +60,8 @@ class Housekeeper:
         self._flushed_to = 0
         self.guard = threading.RLock()  # held while queue and index files behind the dispatcher are changed or synced
         self._hinted_to = -1
-        self._hint_folder = hint_folder
-        self._keeps_offset = keeps_offset
-        self._flush_before = flush_before
         self.failure: DiskError | None = None  # of a sync: what is on the disk is unknown from then on
-        self._on_failed = on_failed
-        self._interval_s = config.flush_interval_consume_queue_ms / 1000
+        self._interval_s = parts.config.flush_interval_consume_queue_ms / 1000
         self._last_round = time.monotonic()
         first_pause_s = self._interval_s if timed_job is None else 0.0
         self.thread = BackgroundThread("brokerstore-housekeeper", self._step, first_pause_s)
@@ -120,14 +91,14 @@ class Housekeeper:
         except DiskError as error:
             LOG.error("%s", error)
             if error.operation.startswith("sync"):
-                self._flags.set(Flag.NOT_WRITEABLE, str(error))
+                self._parts.flags.set(Flag.NOT_WRITEABLE, str(error))
         except StoreError as error:
             LOG.error("%s", error)
 
     def prepare_next(self) -> None:
         """Create the next log file while the current one still has room."""
         appender = self._log.appender
-        if appender.position > PREPARE_AT * self._log.file_size_bytes and self._flags.is_writeable:
+        if appender.position > PREPARE_AT * self._log.file_size_bytes and self._parts.flags.is_writeable:
             self._log.queue.prepare_next()
 
     def flush_derived(self, *, thorough: bool = False) -> None:
@@ -143,11 +114,11 @@ class Housekeeper:
         self._final(self._flush_queues)
 
     def _flush_queues(self) -> None:
-        self._flush_before()
-        self._queues.flush(0)
+        self._parts.derived.flush()
+        self._parts.queues.flush(0)
 
     def _final(self, step: Callable[[], object]) -> None:
-        failed = self._dispatcher.failure
+        failed = self._parts.dispatcher.failure
         if self.failure is None and isinstance(failed, DiskError):
             self.failure = failed
         if self.failure is not None:
@@ -157,26 +128,28 @@ class Housekeeper:
         except DiskError as error:
             if error.operation.startswith("sync"):
                 self.failure = error
-                self._on_failed()
+                self._parts.mark_sync_failure()
             raise
 
     def _flush_derived(self, thorough: bool) -> None:
-        interval_s = self._config.flush_consume_queue_thorough_interval_ms / 1000
+        interval_s = self._parts.config.flush_consume_queue_thorough_interval_ms / 1000
         thorough = thorough or time.monotonic() - self._last_thorough >= max(interval_s, self._pause_s)
-        reached = self._dispatcher.reached  # read before the queues are synced
-        stamp, position = self._dispatcher.last_store_timestamp_ms, self._dispatcher.position
+        dispatcher = self._parts.dispatcher
+        reached = dispatcher.reached  # read before the queues are synced
+        stamp, position = dispatcher.last_store_timestamp_ms, dispatcher.position
         if thorough:
             began = time.monotonic()
             self._flush_queues()
         elif position != self._flushed_to:
-            self._queues.flush(self._config.flush_consume_queue_least_pages)
+            self._parts.queues.flush(self._parts.config.flush_consume_queue_least_pages)
         self._flushed_to = position
-        index_ms = self._index.sync_full() if self._index is not None else 0
-        if thorough and self._index is not None and position != self._hinted_to:
-            hint = hint_of(self._log, self._index, *reached)
-            index_ms = max(index_ms, self._index.sync_full())  # a file may have become full meanwhile, and the hint covers it
+        index = self._parts.index
+        index_ms = index.sync_full() if index is not None else 0
+        if thorough and index is not None and position != self._hinted_to:
+            hint = hint_of(self._log, index, *reached)
+            index_ms = max(index_ms, index.sync_full())  # a file may have become full meanwhile, and the hint covers it
             if hint is not None:
-                write_hint(self._log.disk, self._hint_folder, hint)
+                write_hint(self._log.disk, self._parts.paths.own, hint)
             self._hinted_to = position
         self._write_checkpoint(stamp if thorough else 0, index_ms, reached.last_record_offset if thorough else 0)
         if thorough:
@@ -188,11 +161,11 @@ class Housekeeper:
 
         `last_offset` is that of the last record with units on the disk, which only some brokers keep.
         """
-        checkpoint = self._checkpoint
+        checkpoint = self._parts.checkpoint
         before = (checkpoint.physic_msg_timestamp_ms, checkpoint.logics_msg_timestamp_ms, checkpoint.index_msg_timestamp_ms)
-        requested = (self._flusher.flushed_timestamp_ms, logics_ms, index_ms)
+        requested = (self._parts.flusher.flushed_timestamp_ms, logics_ms, index_ms)
         after = tuple(max(old, new) if is_time(new) else old for old, new in zip(before, requested, strict=True))
-        keeps_offset = self._keeps_offset or checkpoint.logics_physical_offset > 0
+        keeps_offset = self._parts.broker_version.has_logics_offset or checkpoint.logics_physical_offset > 0
         is_later = keeps_offset and last_offset > checkpoint.logics_physical_offset
         if after != before or is_later:
             physic_ms, logics_ms, index_ms = after

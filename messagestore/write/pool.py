@@ -80,11 +80,6 @@ class PooledFiles:
         self.committed_offset = log.written_offset
         log.appender.write_through(self._reserve_more)
 
-    @property
-    def is_direct(self) -> bool:
-        """Whether commits bypass the page cache."""
-        return self._is_direct
-
     def attach(self, file: MappedFile, store_timestamp_ms: int) -> None:
         """Continue in a file that holds records up to `file.written`."""
         start = file.start_offset + file.written

@@ -26,16 +26,16 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from itertools import takewhile
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from commitlog import CommitLog, MappedFile
-from consumequeue import ConsumeQueues
-from indexfile import IndexFiles
-from storageio import Disk
+from commitlog import MappedFile
 
-from ..config import Role, StoreConfig
+from ..config import Role
 from .housekeeper import Housekeeper
-from .running_flags import Flag, RunningFlags
+from .running_flags import Flag
+
+if TYPE_CHECKING:
+    from ..parts import StoreParts
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 FIRST_AFTER_S = 60.0
@@ -61,34 +61,18 @@ class Retention:
     """Deletes files of one store.  The housekeeper calls `run_due`, the store the other methods."""
 
     def __init__(
-        self,
-        disk: Disk,
-        log: CommitLog,
-        queues: ConsumeQueues,
-        index: IndexFiles | None,
-        config: StoreConfig,
-        flags: RunningFlags,
-        settled: Callable[[], int],
-        housekeeper: Housekeeper,
-        follow: Callable[[int], object],
-        pending: Pending,
-        save_progress: Callable[[], object],
+        self, parts: StoreParts, housekeeper: Housekeeper, pending: Pending, save_progress: Callable[[], object],
         clock: Callable[[], int] | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Create it; `clock` is that of `MessageStore.open`.
 
-        `settled` returns the offset before which everything is dispatched and on the disk.  `follow` is called with the new
-        start of the log.  `save_progress` syncs everything written, and the progress of groups and delays.
+        `save_progress` syncs everything written, and the progress of groups and delays.
         """
-        self._disk = disk
-        self._log = log
-        self._queues = queues
-        self._index = index
-        self._config = config
-        self._flags = flags
-        self._settled = settled
+        self._parts = parts
+        self._log = log = parts.log
+        self._config = config = parts.config
+        self._flags = parts.flags
         self._housekeeper = housekeeper
-        self._follow = follow
         self._pending = pending
         self._save_progress = save_progress
         self._clock = clock
@@ -153,12 +137,12 @@ class Retention:
         Of several log folders the emptiest file system counts; the file system of the queues counts as well.
         """
         logs = [self._percent(folder) for folder in self._log.queue.paths.folders]
-        return max(min(logs), self._percent(self._queues.folder))
+        return max(min(logs), self._percent(self._parts.queues.folder))
 
     def _percent(self, folder: str) -> int:
-        if self._disk.stat(folder) is None:
+        if self._parts.disk.stat(folder) is None:
             return 0
-        space = self._disk.space(folder)
+        space = self._parts.disk.space(folder)
         return -(-100 * (space.total_bytes - space.free_bytes) // space.total_bytes) if space.total_bytes else 0
 
     def _warn(self, used: int) -> None:
@@ -172,16 +156,17 @@ class Retention:
             LOG.warning("the disk is %d %% full: puts are accepted again", used)
             self._flags.clear(Flag.DISK_FULL)
 
-    def _now_ms(self) -> int:
-        return self._disk.now_ms() if self._clock is None else self._clock()
-
     def is_hour(self) -> bool:
         """Return whether the local hour is one of `delete_when`, a list separated by semicolons."""
-        hour = datetime.fromtimestamp(self._now_ms() / 1000).hour
+        hour = datetime.fromtimestamp(self._parts.now_ms() / 1000).hour
         hours = [part.strip() for part in self._config.delete_when.split(";")]
         return any(part.isdecimal() and int(part) == hour for part in hours)
 
     # Which files may be deleted
+
+    def _settled(self) -> int:
+        """Return the physical offset before which everything is dispatched and on the disk."""
+        return min(self._parts.dispatcher.position, self._parts.flusher.flushed_offset)
 
     def _old_files(self) -> list[MappedFile]:
         """Return the files before the last one that are dispatched and flushed."""
@@ -220,12 +205,12 @@ class Retention:
     def _is_expired(self, file: MappedFile) -> bool:
         changed_ms = self._changed_ms(file)
         reserved_ms = self._config.file_reserved_time_hours * HOUR_MS
-        return changed_ms is not None and self._now_ms() - changed_ms >= reserved_ms
+        return changed_ms is not None and self._parts.now_ms() - changed_ms >= reserved_ms
 
     def _changed_ms(self, file: MappedFile) -> int | None:
         """Return when a file before the last one was changed last; None if that is unknown."""
         if self._clock is None:
-            entry = self._disk.stat(file.path)
+            entry = self._parts.disk.stat(file.path)
             return entry.modified_ms if entry is not None else None
         following = self._log.message_at(file.end_offset)  # file times follow another clock; records follow this one
         return following.store_timestamp_ms if following is not None else None
@@ -274,8 +259,8 @@ class Retention:
 
     def follow_log(self) -> None:
         """Delete queue and index files whose records left the log, and correct the queues' minimum offsets."""
-        low = max(self._log.min_offset, 0)
-        self._queues.delete_expired(low)
-        self._follow(low)
-        if self._index is not None:
-            self._index.delete_expired(low)
+        low = self._parts.low_offset
+        self._parts.queues.delete_expired(low)
+        self._parts.derived.delete_expired(low)
+        if self._parts.index is not None:
+            self._parts.index.delete_expired(low)

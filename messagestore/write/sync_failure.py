@@ -20,7 +20,6 @@ from storageio import Disk, Kind, Mode, StoreError
 from ..sidecar import read_sidecar
 
 NAME = "doubt.json"
-SIZE_MAX = 200
 PIECE = 1 << 20
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 
@@ -43,7 +42,7 @@ def rewrite_after_sync_failure(disk: Disk, own_folder: str, log_files: list[Mapp
     path = os.path.join(own_folder, NAME)
     if disk.stat(path) is None:
         return
-    sidecar = read_sidecar(disk, path, SIZE_MAX, lambda fields: int(fields["flushed_offset"])) or 0
+    sidecar = read_sidecar(disk, path, lambda fields: int(fields["flushed_offset"])) or 0
     LOG.warning("a sync failed before the store was last closed: rewriting what may not be on the disk")
     for log_file in log_files:
         if log_file.end_offset > sidecar:

@@ -279,7 +279,7 @@ class ForgettingDisk:
     def unsettled_paths(self) -> set[str]:
         """Return the live paths of every file and name that a crash at this moment could leave in more than one state."""
         found = set()
-        paths = self._paths()
+        paths = {node.inode: path for path, node in self._live()}
         for question in self.questions():
             if question.node is not None:
                 found.add(paths.get(question.node.inode, "/gone"))
@@ -289,18 +289,14 @@ class ForgettingDisk:
                 found.add(f"{paths.get(change.to_folder.inode, '/gone')}/{change.to_name or change.name}")
         return found
 
-    def _paths(self) -> dict[int, str]:
-        """Return the paths of live files and folders by inode."""
-        found = {self._root.inode: ""}
-
-        def walk(folder: FolderNode, path: str) -> None:
-            for name, node in folder.live.items():
-                found[node.inode] = f"{path}/{name}"
-                if isinstance(node, FolderNode):
-                    walk(node, f"{path}/{name}")
-
-        walk(self._root, "")
-        return found
+    def _live(self) -> Iterator[tuple[str, FileNode | FolderNode]]:
+        """Yield path and node of everything that is there, a folder before what it holds."""
+        left: list[tuple[str, FileNode | FolderNode]] = [("", self._root)]
+        while left:
+            path, node = left.pop()
+            yield path, node
+            if isinstance(node, FolderNode):
+                left += [(f"{path}/{name}", node.live[name]) for name in sorted(node.live, reverse=True)]
 
     def after_kill(self) -> Image:
         """Return the image that the death of the process alone leaves: everything that was written."""
@@ -309,18 +305,7 @@ class ForgettingDisk:
 
     def files(self) -> dict[str, bytes]:
         """Return the live bytes of every file by its path."""
-        found: dict[str, bytes] = {}
-
-        def walk(folder: FolderNode, path: str) -> None:
-            for name in sorted(folder.live):
-                node = folder.live[name]
-                if isinstance(node, FolderNode):
-                    walk(node, f"{path}/{name}")
-                else:
-                    found[f"{path}/{name}"] = bytes(node.live)
-
-        walk(self._root, "")
-        return found
+        return {path: bytes(node.live) for path, node in self._live() if isinstance(node, FileNode)}
 
     def _nodes(self) -> list[FileNode]:
         """Return every file that a name may lead to, in the order of creation."""

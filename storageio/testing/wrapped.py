@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno as errnos
 import os
 from collections import Counter
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
 
 from ..closing import Closing
 from ..disk import Disk, Entry, File, FolderLock, Map, Mode, Space, Writer
@@ -20,106 +21,42 @@ class Call(NamedTuple):
     path: str
 
 
-class WrappedMap(Closing):
-    """A map whose calls go through the hook."""
-
-    def __init__(self, disk: WrappedDisk, inner: Map, path: str) -> None:
-        """Wrap the map `inner`."""
-        self._disk = disk
-        self._inner = inner
-        self._path = path
-
-    @property
-    def view(self) -> memoryview:
-        """The view of the inner map."""
-        return self._inner.view
-
-    def populate(self, start: int, stop: int) -> None:
-        """Run the hook, then populate."""
-        self._disk.before("populate", self._path)
-        self._inner.populate(start, stop)
-
-    def expect_random(self) -> None:
-        """Note it and pass it on without the hook: advice cannot fail."""
-        self._disk.advised("expect random", self._path)
-        self._inner.expect_random()
-
-    def expect_sequential(self) -> None:
-        """Note it and pass it on without the hook: advice cannot fail."""
-        self._disk.advised("expect sequential", self._path)
-        self._inner.expect_sequential()
-
-    def close(self) -> None:
-        """Close without the hook: it cannot fail."""
-        self._inner.close()
+OPERATIONS = {"data_end": "next data", "write_pieces": "write"}  # what the hook receives, if it is not the name of the call
 
 
 class WrappedFile(Closing):
-    """A file whose calls go through the hook."""
+    """A file or a map whose calls go through the hook."""
 
-    def __init__(self, disk: WrappedDisk, inner: File) -> None:
-        """Wrap the file `inner`."""
+    def __init__(self, disk: WrappedDisk, inner: Any, path: str) -> None:
+        """Wrap a file or a map of it."""
         self._disk = disk
         self._inner = inner
+        self.path = path
 
     @property
-    def path(self) -> str:
-        """The path of the inner file."""
-        return self._inner.path
-
-    def size(self) -> int:
-        """Run the hook, then return the size."""
-        self._disk.before("size", self.path)
-        return self._inner.size()
-
-    def read(self, offset: int, size_bytes: int) -> bytes:
-        """Run the hook, then read."""
-        self._disk.before("read", self.path)
-        return self._inner.read(offset, size_bytes)
-
-    def next_data(self, offset: int) -> int:
-        """Run the hook, then find data."""
-        self._disk.before("next data", self.path)
-        return self._inner.next_data(offset)
-
-    def forget_zeros(self, offset: int) -> None:
-        """Pass it on without the hook: advice cannot fail."""
-        self._inner.forget_zeros(offset)
-
-    def data_end(self, offset: int) -> int:
-        """Run the hook, then find the end."""
-        self._disk.before("next data", self.path)
-        return self._inner.data_end(offset)
-
-    def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
-        """Run the hook, then write."""
-        self._disk.before("write", self.path)
-        self._inner.write(offset, data)
-
-    def write_pieces(self, offset: int, pieces: list[memoryview]) -> None:
-        """Run the hook as for `write`, then write."""
-        self._disk.before("write", self.path)
-        self._inner.write_pieces(offset, pieces)
-
-    def allocate(self, size_bytes: int, start: int = 0) -> None:
-        """Run the hook, then allocate."""
-        self._disk.before("allocate", self.path)
-        self._inner.allocate(size_bytes, start)
-
-    def truncate(self, size_bytes: int) -> None:
-        """Run the hook, then truncate."""
-        self._disk.before("truncate", self.path)
-        self._inner.truncate(size_bytes)
-
-    def sync(self) -> None:
-        """Run the hook, then sync."""
-        self._disk.before("sync", self.path)
-        self._inner.sync()
+    def view(self) -> memoryview:
+        """The view of a map."""
+        view: memoryview = self._inner.view
+        return view
 
     def map(self, size_bytes: int, *, writable: bool) -> Map:
-        """Run the hook, then map."""
+        """Run the hook, then map a file."""
         self._disk.before("map", self.path)
-        return WrappedMap(self._disk, self._inner.map(size_bytes, writable=writable), self.path)
+        return cast(Map, WrappedFile(self._disk, self._inner.map(size_bytes, writable=writable), self.path))
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """Return a call of the inner object, with the hook before it."""
+        call = getattr(self._inner, name)
+
+        def hooked(*arguments: Any, **options: Any) -> Any:
+            operation = OPERATIONS.get(name, name.replace("_", " "))
+            if operation.startswith("expect "):  # advice cannot fail
+                self._disk.advised(operation, self.path)
+            elif operation != "forget zeros":
+                self._disk.before(operation, self.path)
+            return call(*arguments, **options)
+
+        return hooked
 
     def close(self) -> None:
         """Close without the hook: a failed close cannot be handled."""
@@ -142,7 +79,7 @@ class WrappedDisk:
     def open(self, path: str, mode: Mode) -> File:
         """Run the hook as `open` or `create`, then open."""
         self.before("create" if mode is Mode.CREATE else "open", path)
-        return WrappedFile(self, self.inner.open(path, mode))
+        return cast(File, WrappedFile(self, self.inner.open(path, mode), path))
 
     def list(self, folder: str) -> list[Entry]:
         """Run the hook, then list."""

@@ -12,10 +12,9 @@ import pytest
 
 from commitlog import Message
 from messagestore import MessageStore
-from messagestore.broker.services.wire_batch import encode_wire_batch
 from storageio import StoreCorrupt
 from tests.brokerstore.tool import run
-from tests.stores import small_config
+from tests.stores import encode_wire_batch, small_config
 
 ZLIB = 0x1 | 3 << 8
 BATCH = 0x80 | 0x40

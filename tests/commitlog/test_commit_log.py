@@ -38,16 +38,6 @@ def test_bytes_are_selected_inside_one_file_to_its_last_byte(world: World, log: 
         assert log.select(start, size) is None
 
 
-def test_select_returns_only_written_bytes_of_a_file(log: Any) -> None:
-    """This includes its first byte and the last byte written."""
-    last = log.queue.files[-1]
-    assert last.written > 900
-    assert bytes(last.select(0, last.written)) == bytes(last.view[: last.written])
-    assert bytes(last.select(0, 0)) == b""
-    for position, size in ((-1, 1), (0, -1), (0, last.written + 1), (last.written, 1)):
-        assert last.select(position, size) is None
-
-
 def test_find_record_finds_the_next_record_from_any_offset(world: World, log: Any) -> None:
     """The search starts at its first byte, after the previous record's first byte, or before a blank at a file's end."""
     starts = [at for at, _ in positions(world, log)]

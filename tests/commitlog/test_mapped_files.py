@@ -68,28 +68,16 @@ def test_a_log_goes_on_where_it_ended(world: World, tmp_path: Path) -> None:
 
 
 def test_find_by_offset(world: World, tmp_path: Path) -> None:
-    """It returns the file that holds a byte; the first file as a default only on request."""
+    """It returns the file that holds a byte."""
     log = open_log(world, tmp_path / "log")
     put(world, log, 12)
     log.queue.delete_first(1)
     queue = log.queue
     assert [queue.find(at).start_offset for at in (SIZE, 2 * SIZE - 1, 2 * SIZE)] == [SIZE, SIZE, 2 * SIZE]
     assert [queue.find(at) for at in (0, -1, SIZE - 1, 3 * SIZE, 1 << 60)] == [None] * 5
-    assert queue.find(0, first_if_not_found=True) is queue.files[0]
     assert (log.message_at(0), log.select(0, 10), log.select(SIZE, -1), log.select(2 * SIZE - 1, 2)) == (None,) * 4
     assert log.check(5) == -1
     assert log.select(SIZE, 10).readonly is False
-    log.close()
-
-
-def test_find_by_time(world: World, tmp_path: Path) -> None:
-    """It returns the first file modified at or after the time, else the last one."""
-    log = open_log(world, tmp_path / "log")
-    put(world, log, 12)
-    for number, second in enumerate((100, 200, 300)):
-        os.utime(tmp_path / "log" / name_of(number), (second, second))
-    found = [log.queue.find_by_time(ms).start_offset // SIZE for ms in (0, 100_000, 100_001, 300_000, 300_001)]
-    assert found == [0, 0, 1, 2, 2]
     log.close()
 
 

@@ -266,7 +266,7 @@ def test_reader_opens_batch_queue_folders_without_files(world: World, tmp_path: 
     reader.discover()
     assert reader.file_size_bytes == 920 and reader.get("T", 1).max_offset == 5
     batch.append(world.consumequeue.BatchUnit(100, 100, 0, 1, 5, 5))
-    reader.refresh()
+    reader.get("T", 1).refresh()
     assert reader.get("T", 1).max_offset == 10
     (tmp_path / "T" / "0" / "stray").touch()
     with pytest.raises(StoreCorrupt, match="stray file"):

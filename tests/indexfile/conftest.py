@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from storageio import REAL_DISK
 from storageio.testing import CountingDisk
 from tests.builds import World
+from tests.stores import index_record
 
 
 class ClockDisk(CountingDisk):
@@ -37,6 +39,8 @@ def index(tmp_path: Path, world: World) -> Callable[..., Any]:
 
     def make(slots: int = 7, items: int = 10, writable: bool = True, disk: Any = REAL_DISK, folder: Path | None = None) -> Any:
         position = str(folder or tmp_path / "index")
-        return world.indexfile.IndexFiles(disk, position, writable=writable, slots=slots, items=items)
+        made = world.indexfile.IndexFiles(disk, position, writable=writable, slots=slots, items=items)
+        made.build = partial(index_record, made)
+        return made
 
     return make

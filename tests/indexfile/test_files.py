@@ -21,30 +21,6 @@ def filled(index: Any, files: int = 3) -> Any:
     return opened
 
 
-# checkpoint's index time, files deleted after an unclean stop: the files end at 1, 3 and 5 seconds
-UNSAFE = [(0, 3), (BEGIN + 999, 3), (BEGIN + 1000, 2), (BEGIN + 3000, 1), (BEGIN + 5000, 0)]
-
-
-@pytest.mark.parametrize(("time", "deleted"), UNSAFE)
-def test_after_an_unclean_stop(index: Any, time: int, deleted: int) -> None:
-    """Files that end after the checkpoint's index time are deleted, usually including the active one."""
-    filled(index).close()
-    opened = index(7, 3)
-    assert opened.delete_unsafe(time) == deleted
-    assert len(index(7, 3).files) == 3 - deleted
-    opened.build("T", "new", None, 900, BEGIN + 9000)
-    assert opened.select("T", "new") == [900]
-
-
-def test_a_file_that_was_never_finished_is_deleted_after_an_unclean_stop(index: Any, tmp_path: Path) -> None:
-    """It remains after a crash between creating a file and allocating it."""
-    filled(index, 1).close()
-    (tmp_path / "index" / "20991231235959999").write_bytes(b"\0" * 17)
-    opened = index(7, 3)
-    assert opened.delete_unsafe(1 << 62) == 1
-    assert opened.select("T", "k0") == [0]
-
-
 # log minimum, files deleted: they end at 100, 300 and 500
 EXPIRIES = [(0, 0), (100, 0), (101, 1), (300, 1), (301, 2), (9999, 2)]
 

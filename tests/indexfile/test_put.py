@@ -227,7 +227,7 @@ def test_a_reader_cannot_put(index: Any) -> None:
     """An index opened for reading refuses to put."""
     index().build("T", "a", None, 100, 5000)
     reader = index(writable=False)
-    for change in (reader.active, reader.sync, lambda: reader.delete_expired(1), lambda: reader.delete_unsafe(1)):
+    for change in (reader.active, reader.sync, lambda: reader.delete_expired(1)):
         with pytest.raises(StoreReadOnly):
             change()
     with pytest.raises(ValueError, match="for reading"):

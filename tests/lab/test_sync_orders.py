@@ -12,6 +12,7 @@ import pytest
 
 from storageio import DiskError, StoreError
 from storageio.testing import ForgettingDisk, Image
+from tests.stores import index_record
 
 pytestmark = pytest.mark.default
 
@@ -166,7 +167,7 @@ def test_each_index_file_deletion_is_durable_before_the_next(world: Any) -> None
     index = world.indexfile.IndexFiles(disk, "/index", writable=True, slots=3, items=4)
     for number in range(12):
         disk.time_ms += 1000
-        index.build("T", None, f"k{number}", 100 * number, disk.time_ms)
+        index_record(index, "T", None, f"k{number}", 100 * number, disk.time_ms)
     index.sync()
     names = sorted(path for path in disk.files() if path.startswith("/index/"))
     assert len(names) > 3

@@ -10,6 +10,7 @@ import pytest
 
 from storageio import InvalidMessage, PutRejected
 from tests.messagestore.kit import Clock, crash_copy, open_small, read_all
+from tests.stores import encode_wire_batch
 
 FILE_SIZE = 46 * 20
 
@@ -315,10 +316,9 @@ def test_retention_of_a_queue_with_plain_units_before_extended_ones(world: Any, 
 
 def test_wire_batch_members_become_separate_records(world: Any, tmp_path: Path) -> None:
     """Members become separate records; the batch's properties follow each one's, and the later value counts."""
-    wire = world.module("messagestore.broker.services.wire_batch")
     members = [world.commitlog.Message("T", b"%d" % number, keys=[f"k{number}"], flag=number) for number in range(5)]
     members[0].properties = {"UNIQ_KEY": "own"}
-    data = wire.encode_wire_batch(members)
+    data = encode_wire_batch(members, world.commitlog.encode_properties)
     with open_small(world, tmp_path / "s") as store:
         result = store.put_wire_batch("T", 1, data, properties=b"UNIQ_KEY\x01batch\x02WAIT\x01true\x02", born_timestamp_ms=7)
         assert result.message_count == 5
@@ -333,8 +333,8 @@ def test_wire_batch_members_become_separate_records(world: Any, tmp_path: Path) 
 
 def test_every_cut_and_many_damaged_batches_are_named_errors(world: Any, tmp_path: Path) -> None:
     """No length is trusted, and nothing of an invalid batch is written."""
-    wire = world.module("messagestore.broker.services.wire_batch")
-    data = wire.encode_wire_batch([world.commitlog.Message("T", b"body", tags="t") for _ in range(3)])
+    members = [world.commitlog.Message("T", b"body", tags="t") for _ in range(3)]
+    data = encode_wire_batch(members, world.commitlog.encode_properties)
     size = len(data) // 3
     with open_small(world, tmp_path / "s") as store:
         for cut in range(len(data)):

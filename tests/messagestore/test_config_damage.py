@@ -155,7 +155,8 @@ def test_recover_clamps_consumer_offsets_after_a_clean_stop(broker_store: Path, 
     path = broker_store / "config" / "consumerOffset.json"
     table = ConsumerOffsets(REAL_DISK, str(path.parent))
     table._table.setdefault(key, {})[0] = 999_999
-    table.write_again()
+    table._change()
+    table.persist()
     assert problem_kinds(broker_store) == {"offset_ahead"}
     MessageStore.open(broker_store, "r+").close()
     assert problem_kinds(broker_store) == {"offset_ahead"}

@@ -101,7 +101,8 @@ def test_message_goes_to_the_dead_letter_queue_after_sixteen_retries(world: Any,
 def test_retry_settings_of_the_group_apply(world: Any, tmp_path: Path, clock: Clock, is_ext: bool) -> None:
     """retryMaxTimes and retryQueueNums come from subscriptionGroup.json; the fixture's group has 1 and 2."""
     with open_idle(world, tmp_path / "s", clock, enable_consume_queue_ext=is_ext) as store:
-        store.engine.retries.set_group("G", retry_max_times=1, retry_queues=2)
+        store.engine.retries.groups.create("G", retry_max_times=1, retry_queues=2)
+        store.engine.retries.groups.persist()
         put_numbers(world, store, range(20))
         with store.consumer("T", group="G") as consumer:
             for message in consumer.poll(100):
@@ -179,7 +180,7 @@ def test_retries_of_different_groups_and_topics_are_separate(world: Any, tmp_pat
 def test_consumers_of_one_group_share_what_comes_back(world: Any, tmp_path: Path, clock: Clock) -> None:
     """Each failed message comes to one of the two consumers of the topic."""
     with open_idle(world, tmp_path / "s", clock) as store:
-        store.engine.retries.set_group("G", retry_queues=4)
+        store.engine.retries.groups.create("G", retry_queues=4)
         put_numbers(world, store, range(30))
         with store.consumer("T", group="G") as one, store.consumer("T", group="G") as two:
             for message in [*one.poll(100), *two.poll(100)]:

@@ -527,7 +527,7 @@ def test_pool_without_direct_writes_uses_the_page_cache(tmp_path: Path, at: str)
     disk, clock = NoWayPast(at), {"clock": lambda: 1_700_000_000_000}
     with pooled(tmp_path / "refused", disk=disk, **clock) as store:
         put_mix(store, 1, lambda: commit(store))
-        assert not store.engine.log.buffers.is_direct  # type: ignore[union-attr]
+        assert not store.engine.log.buffers._is_direct  # type: ignore[union-attr]
     assert disk.refused == 1
     with open_store(tmp_path / "mapped", **STILL, **clock) as store:
         put_mix(store, 1, lambda: None)
@@ -540,7 +540,7 @@ def test_log_files_not_aligned_to_blocks_are_not_written_directly(tmp_path: Path
     with pooled(tmp_path, mapped_file_size_commit_log=10_001) as store:
         put_all(store, 0, 900)
         commit(store)
-        assert not store.engine.log.buffers.is_direct  # type: ignore[union-attr]
+        assert not store.engine.log.buffers._is_direct  # type: ignore[union-attr]
         assert all_numbers(store) == list(range(900))
 
 

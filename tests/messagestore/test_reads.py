@@ -129,7 +129,7 @@ def test_a_page_of_old_records_holds_eight(world: Any, tmp_path: Path) -> None:
     with open_small(world, tmp_path / "s") as store:
         put_numbers(world, store, range(60))
         store.get("T", 0, 0)
-        store._reader._memory_bytes = lambda: 0
+        store._reader._memory_bytes = 0
         assert len(store.get("T", 0, 0, 32).messages) == 8
         assert len(store.get("T", 0, 0, 5).messages) == 5
 
@@ -150,7 +150,7 @@ def test_at_most_a_quarter_of_a_mebibyte_from_memory_and_64_kib_from_the_disk(wo
     with open_small(world, tmp_path / "s") as store:
         size = put_numbers(world, store, range(20), size=30_000)[0].size_bytes
         assert len(store.get("T", 0, 0).messages) == 262_144 // size
-        store._reader._memory_bytes = lambda: 0
+        store._reader._memory_bytes = 0
         assert len(store.get("T", 0, 0).messages) == 65_536 // size
 
 

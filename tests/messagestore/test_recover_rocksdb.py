@@ -150,7 +150,7 @@ def test_a_rebuild_clamps_offsets_too(fixture_store: Any, store: Path) -> None:
     assert after == before and len(before) == 3
     ends = ends_of(expected_of(fixture_store)["default"])
     assert DelayOffsets(REAL_DISK, str(store / "config")).get(9) == ends["SCHEDULE_TOPIC_XXXX", 8]
-    assert Recovery(str(store)).queues.offsets_beyond() == []
+    assert Recovery(str(store)).queues.clamp(saves=False) == []
 
 
 class NoRename(RealDisk):

@@ -13,9 +13,9 @@ import pytest
 from brokerstore.file_import import import_file
 from commitlog import Message, PutStatus
 from messagestore import MessageStore, StoreConfig
-from messagestore.broker.services.wire_batch import encode_wire_batch
 from messagestore.shared.store import connect
 from storageio import InvalidMessage, PutRejected
+from tests.stores import encode_wire_batch
 
 SMALL = StoreConfig.small()
 # TopicValidator of RocketMQ 4.9.7 to 5.5.1, and the topics of timers and POP.

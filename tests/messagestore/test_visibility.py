@@ -168,7 +168,7 @@ def test_max_deliveries_counts_nacks_as_well(world: Any, tmp_path: Path, clock: 
 def test_stored_number_of_retries_holds_without_one_of_the_consumer(world: Any, tmp_path: Path, clock: Clock) -> None:
     """`retryMaxTimes` of the group does not count the first delivery."""
     with open_idle(world, tmp_path / "s", clock) as store, consumer_of(store) as consumer:
-        store.engine.retries.set_group("G", retry_max_times=1)
+        store.engine.retries.groups.create("G", retry_max_times=1)
         put_numbers(world, store, range(1))
         for _ in range(2):
             assert taken(consumer)

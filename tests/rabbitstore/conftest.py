@@ -47,9 +47,9 @@ class ChangesFail(FailingDisk):
         if operation not in READS:
             super().before(operation, path)
 
-    def open(self, path: str, mode: Mode) -> TornFile:
+    def open(self, path: str, mode: Mode) -> Any:
         self.before("create" if mode is Mode.CREATE else "open", path)
-        return TornFile(self, self.inner.open(path, mode))
+        return TornFile(self, self.inner.open(path, mode), path)
 
 
 class FailsOnce(WrappedDisk):

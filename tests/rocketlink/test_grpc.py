@@ -212,7 +212,7 @@ def test_messages_of_a_group_are_delivered_in_order(served: GrpcServed) -> None:
 def test_message_in_order_ends_as_a_dead_letter(served: GrpcServed) -> None:
     """After the last attempt; the next ones follow."""
     served.store.create_topic("T", 1, attributes=FIFO)
-    served.store.engine.retries.set_group("g", retry_max_times=1)
+    served.store.engine.retries.groups.create("g", retry_max_times=1)
     for body in (b"bad", b"good"):
         served.send(message(body=body, message_type=d.FIFO, message_group="a"))
     for attempt in (1, 2):
@@ -224,7 +224,7 @@ def test_message_in_order_ends_as_a_dead_letter(served: GrpcServed) -> None:
 
 def test_message_ends_as_a_dead_letter_after_the_last_attempt(served: GrpcServed) -> None:
     """The consumers of its topic do not get it any longer."""
-    served.store.engine.retries.set_group("g", retry_max_times=1)
+    served.store.engine.retries.groups.create("g", retry_max_times=1)
     served.send(message())
     for attempt in (1, 2):
         (found,) = served.receive(invisible_s=0.1, wait_s=20)
@@ -369,7 +369,7 @@ def test_assignment_is_any_queue_or_each_one_in_order(served: GrpcServed) -> Non
 def test_settings_are_answered_with_those_of_the_server(served: GrpcServed) -> None:
     """Attempts are those of the group; order is that of its topics."""
     served.store.create_topic("F", 2, attributes=FIFO)
-    served.store.engine.retries.set_group("g", retry_max_times=4)
+    served.store.engine.retries.groups.create("g", retry_max_times=4)
     for topic, is_fifo in (("T", False), ("F", True)):
         with served.telemetry(client.consumer_settings(topic)) as next_command:
             command = next_command()

@@ -24,7 +24,6 @@ from commitlog._scan_cy import Reader
 from commitlog.checks import CHECK_BODY
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK
 from messagestore import FlushMode, MessageStore, StoreConfig
-from messagestore.broker.services.wire_batch import encode_wire_batch
 from rocketlink import BrokerServer, RemoteError, Replica
 from rocketlink.remoting import codes
 from rocketlink.remoting.client import RemotingClient
@@ -33,7 +32,7 @@ from rocketlink.server import broker, clients, pulling
 from rocketlink.server.requests import renamed
 from storageio import InvalidSetting
 from tests.helpers import until
-from tests.stores import small_config
+from tests.stores import encode_wire_batch, small_config
 
 # TopicValidator of RocketMQ 4.9.7 to 5.5.1, and the topics of timers and POP
 INTERNAL = (

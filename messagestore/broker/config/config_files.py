@@ -14,7 +14,6 @@ from storageio import Disk, StoreCorrupt, read_head, replace_file
 from . import fast_json
 
 BACKUP = ".bak"
-CONFIG_FOLDER = "config"
 
 Document = dict[str | int, Any]
 

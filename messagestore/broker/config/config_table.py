@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
 
 from storageio import Disk, StoreCorrupt, StoreError, UnsupportedFormat
 
 from ...rocksdb.config import has_config, read_config
 from .config_files import BACKUP, ConfigFile, Document, Loaded, Source
 
+Entry = TypeVar("Entry")
 INT64_MAX = (1 << 63) - 1
 
 
@@ -136,12 +138,6 @@ class ConfigTable(ABC):
         with self._lock:
             return self._render()
 
-    def write_again(self) -> None:
-        """Write what was read durably, even without a change; this repairs a file that was read from its backup."""
-        with self._lock:
-            self._change(counts=False)
-        self.persist()
-
     def _render(self) -> Document:
         """Return the document to write: known fields by name, then unknown fields that were read."""
         document = dict(self._document)
@@ -201,20 +197,18 @@ class ConfigTable(ABC):
 
     def flag(self, table: Document, name: str, default: bool, *, where: str) -> bool:
         """Return a boolean field; `default` if it is absent or null."""
-        found = table.get(name)
-        if found is None:
-            return default
-        if not isinstance(found, bool):
-            raise self.corrupt(f"{where}.{name}", "true or false", found)
-        return found
+        return self._field(table, name, default, where, "true or false")
 
     def text(self, table: Document, name: str, default: str, *, where: str) -> str:
         """Return a text field; `default` if it is absent or null."""
+        return self._field(table, name, default, where, "text")
+
+    def _field(self, table: Document, name: str, default: Entry, where: str, expected: str) -> Entry:
         found = table.get(name)
         if found is None:
             return default
-        if not isinstance(found, str):
-            raise self.corrupt(f"{where}.{name}", "text", found)
+        if not isinstance(found, type(default)):
+            raise self.corrupt(f"{where}.{name}", expected, found)
         return found
 
     def offsets(self, table: Document, where: str) -> dict[int, int]:
@@ -226,6 +220,64 @@ class ConfigTable(ABC):
                 raise self.corrupt(where, "a number as key", key)
             found[number] = self.number(table, key, 0, where=where)
         return found
+
+
+class KeyedTable(ConfigTable, Generic[Entry]):
+    """A table that has an entry under each name, such as a topic.  Unknown fields of an entry are kept."""
+
+    def _take(self, table: Document) -> None:
+        self._raw: dict[str, Document] = {}
+        self._entries: dict[str, Entry] = {}
+        for key, raw in table.items():
+            if not isinstance(raw, dict):
+                raise self.corrupt(f"{self.table_name}.{key}", "a map", raw)
+            self._raw[str(key)] = raw
+            self._entries[str(key)] = self.parse(str(key), raw)
+
+    @abstractmethod
+    def parse(self, name: str, raw: Document) -> Entry:
+        """Return the entry of a document in RocketMQ's form.  Raises `StoreCorrupt` for a field of another type."""
+
+    def _fill(self, document: Document) -> None:
+        document[self.table_name] = dict(self._raw)
+
+    def get(self, name: str) -> Entry | None:
+        """Return an entry; None if it does not exist."""
+        with self._lock:
+            return self._entries.get(name)
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is an entry of this name."""
+        with self._lock:
+            return name in self._entries
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether there is no entry."""
+        with self._lock:
+            return not self._entries
+
+    def names(self) -> list[str]:
+        """Return all names, sorted."""
+        with self._lock:
+            return sorted(self._entries)
+
+    def _put(self, name: str, entry: Entry, known: Document) -> None:
+        """Set all known fields of an entry."""
+        with self._lock:
+            merged = self._raw.get(name, {}) | known
+            self._raw[name] = dict(sorted(merged.items(), key=lambda item: str(item[0])))
+            self._entries[name] = entry
+            self._change()
+
+    def delete(self, name: str) -> bool:
+        """Remove an entry and return whether it existed.  What it names is not touched."""
+        with self._lock:
+            if self._entries.pop(name, None) is None:
+                return False
+            del self._raw[name]
+            self._change()
+            return True
 
 
 def _is_integer(text: str) -> bool:

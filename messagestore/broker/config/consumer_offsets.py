@@ -7,6 +7,7 @@ others, but cannot be queried here. `groupTopicMap` is derived from the keys whe
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
@@ -33,7 +34,36 @@ class ClampedOffset(NamedTuple):
     after: int
 
 
-class ConsumerOffsets(ConfigTable):
+class OffsetTable(ConfigTable):
+    """A table with offsets in queues."""
+
+    @abstractmethod
+    def _rows(self) -> Iterator[tuple[str, str, int, int]]:
+        """Yield key, topic, queue id and offset of each row."""
+
+    @abstractmethod
+    def _set(self, key: str, queue_id: int, offset: int) -> None:
+        """Set the offset of a row."""
+
+    def clamp(self, end_of: EndOf) -> list[ClampedOffset]:
+        """Clamp every offset to 0 and `end_of(topic, queue_id)` and return the changes.
+
+        Otherwise consumers would skip new messages after the log was cut.
+        """
+        with self._lock:
+            rows = [
+                ClampedOffset(key, queue_id, offset, max(0, min(offset, end_of(topic, queue_id))))
+                for key, topic, queue_id, offset in self._rows()
+            ]
+            changed = [row for row in rows if row.before != row.after]
+            for change in changed:
+                self._set(change.key, change.queue_id, change.after)
+            if changed:
+                self._change()
+            return changed
+
+
+class ConsumerOffsets(OffsetTable):
     """The offset of the next message for each topic, group and queue id."""
 
     file_name = "consumerOffset.json"
@@ -239,25 +269,10 @@ class ConsumerOffsets(ConfigTable):
     def _drop(self, key: str) -> None:
         self._table.pop(key, None)
 
-    def clamp(self, end_of: EndOf) -> list[ClampedOffset]:
-        """Clamp every offset to 0 and `end_of(topic, queue_id)` and return the changes.
-
-        Otherwise consumers would skip new messages after the log was cut.
-        """
-        with self._lock:
-            changed = list(self._beyond(end_of))
-            for change in changed:
-                self._table[change.key][change.queue_id] = change.after
-            if changed:
-                self._change()
-            return changed
-
-    def _beyond(self, end_of: EndOf) -> Iterator[ClampedOffset]:
+    def _rows(self) -> Iterator[tuple[str, str, int, int]]:
         for key, offsets in self._table.items():
             for queue_id, offset in offsets.items():
-                bound = max(0, min(offset, end_of(key.split(JOINT)[0], queue_id)))
-                if offset != bound:
-                    yield ClampedOffset(key, queue_id, offset, bound)
+                yield key, key.split(JOINT)[0], queue_id, offset
 
 
 class LmqConsumerOffsets(ConsumerOffsets):
@@ -315,19 +330,10 @@ class LmqConsumerOffsets(ConsumerOffsets):
         super()._drop(key)
         self._lmqs.pop(key, None)
 
-    def clamp(self, end_of: EndOf) -> list[ClampedOffset]:
-        """Clamp every offset to the end of its queue, of LMQ groups too, and return the changes."""
-        with self._lock:
-            changed = [
-                ClampedOffset(key, 0, offset, bound)
-                for key, offset in self._lmqs.items()
-                if offset != (bound := max(0, min(offset, end_of(key.split(JOINT)[0], 0))))
-            ]
-            for change in changed:
-                self._lmqs[change.key] = change.after
-            if changed:
-                self._change()
-            return [*super().clamp(end_of), *changed]
+    def _rows(self) -> Iterator[tuple[str, str, int, int]]:
+        yield from super()._rows()
+        for key, offset in self._lmqs.items():
+            yield key, key.split(JOINT)[0], 0, offset
 
 
 # A broker uses one of them, by its configuration.

@@ -5,17 +5,18 @@ Levels count from 1; level L waits in queue L - 1 of `SCHEDULE_TOPIC_XXXX`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from commitlog.topic_names import SCHEDULE_TOPIC
 from storageio import Disk, InvalidMessage
 
 from .config_files import Document
-from .config_table import ConfigTable
-from .consumer_offsets import ClampedOffset, EndOf, check_offset
+from .consumer_offsets import OffsetTable, check_offset
 
 VERSION_STEP = 200  # deliveries per step of dataVersion
 
 
-class DelayOffsets(ConfigTable):
+class DelayOffsets(OffsetTable):
     """The queue offset of the next message to deliver, by level."""
 
     file_name = "delayOffset.json"
@@ -52,16 +53,9 @@ class DelayOffsets(ConfigTable):
             self._steps += 1
             self._change(counts=self._steps % VERSION_STEP == 0)
 
-    def clamp(self, end_of: EndOf) -> list[ClampedOffset]:
-        """Clamp every offset to its queue of `SCHEDULE_TOPIC_XXXX` and return the changes, as `ConsumerOffsets.clamp` does."""
-        with self._lock:
-            changed = [
-                ClampedOffset(SCHEDULE_TOPIC, level - 1, offset, bound)
-                for level, offset in self._table.items()
-                if offset != (bound := max(0, min(offset, end_of(SCHEDULE_TOPIC, level - 1))))
-            ]
-            for change in changed:
-                self._table[change.queue_id + 1] = change.after
-            if changed:
-                self._change()
-            return changed
+    def _rows(self) -> Iterator[tuple[str, str, int, int]]:
+        for level, offset in self._table.items():
+            yield SCHEDULE_TOPIC, SCHEDULE_TOPIC, level - 1, offset
+
+    def _set(self, key: str, queue_id: int, offset: int) -> None:
+        self._table[queue_id + 1] = offset

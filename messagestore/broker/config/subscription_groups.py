@@ -8,7 +8,7 @@ from typing import Any
 from storageio import InvalidMessage
 
 from .config_files import Document
-from .config_table import ConfigTable
+from .config_table import KeyedTable
 from .consumer_offsets import JOINT
 
 INT32_MAX = (1 << 31) - 1
@@ -57,21 +57,12 @@ class SubscriptionGroup:
         return replace(self, **changes)
 
 
-class SubscriptionGroups(ConfigTable):
+class SubscriptionGroups(KeyedTable[SubscriptionGroup]):
     """All consumer groups of a store."""
 
     file_name = "subscriptionGroup.json"
     table_name = "subscriptionGroupTable"
     rocksdb_name = "groups"
-
-    def _take(self, table: Document) -> None:
-        self._raw: dict[str, Document] = {}
-        self._groups: dict[str, SubscriptionGroup] = {}
-        for key, raw in table.items():
-            if not isinstance(raw, dict):
-                raise self.corrupt(f"{self.table_name}.{key}", "a map", raw)
-            self._raw[str(key)] = raw
-            self._groups[str(key)] = self.parse(str(key), raw)
 
     def parse(self, name: str, raw: Document) -> SubscriptionGroup:
         """Return the group of a document in RocketMQ's form.  Raises `StoreCorrupt` for a field of another type."""
@@ -89,27 +80,12 @@ class SubscriptionGroups(ConfigTable):
 
     def _fill(self, document: Document) -> None:
         document.setdefault("forbiddenTable", {})
-        document[self.table_name] = dict(self._raw)
-
-    def get(self, name: str) -> SubscriptionGroup | None:
-        """Return a group; None if it does not exist."""
-        with self._lock:
-            return self._groups.get(name)
-
-    def __contains__(self, name: object) -> bool:
-        """Return whether a group exists."""
-        with self._lock:
-            return name in self._groups
-
-    def names(self) -> list[str]:
-        """Return the names of all groups, sorted."""
-        with self._lock:
-            return sorted(self._groups)
+        super()._fill(document)
 
     def create(self, name: str, **changes: Any) -> SubscriptionGroup:
         """Create a group, or change an existing one."""
         with self._lock:
-            before = self._groups.get(name)
+            before = self._entries.get(name)
             group = (before or SubscriptionGroup(name=name)).but(**changes)
             if group != before:
                 self.put(group)
@@ -124,20 +100,7 @@ class SubscriptionGroups(ConfigTable):
             "groupName": group.name,
             "groupRetryPolicy": dict(group.retry_policy),
         }
-        with self._lock:
-            merged = self._raw.get(group.name, {}) | known
-            self._raw[group.name] = dict(sorted(merged.items(), key=lambda item: str(item[0])))
-            self._groups[group.name] = group
-            self._change()
-
-    def delete(self, name: str) -> bool:
-        """Remove a group and return whether it existed. Its offsets are in another file and stay."""
-        with self._lock:
-            if self._groups.pop(name, None) is None:
-                return False
-            del self._raw[name]
-            self._change()
-            return True
+        self._put(group.name, group, known)
 
 
 def check_group(group: SubscriptionGroup) -> None:

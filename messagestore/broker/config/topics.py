@@ -15,7 +15,7 @@ from ...folder_contents import has_rocksdb
 from ...paths import StorePaths
 from ...rocksdb.config import DATABASES, METADATA
 from .config_files import Document
-from .config_table import ConfigTable
+from .config_table import KeyedTable
 
 PERM_INHERIT = 1  # topics created on the first put inherit from this one
 PERM_WRITE = 2
@@ -94,7 +94,7 @@ class TopicConfig:
         return replace(self, **changes)
 
 
-class Topics(ConfigTable):
+class Topics(KeyedTable[TopicConfig]):
     """All topics of a store."""
 
     file_name = "topics.json"
@@ -107,16 +107,8 @@ class Topics(ConfigTable):
         self.default_queues = default_queues
         super().__init__(disk, folder)
 
-    def _take(self, table: Document) -> None:
-        self._raw: dict[str, Document] = {}
-        self._topics: dict[str, TopicConfig] = {}
-        for key, raw in table.items():
-            if not isinstance(raw, dict):
-                raise self.corrupt(f"{self.table_name}.{key}", "a map", raw)
-            self._raw[str(key)] = raw
-            self._topics[str(key)] = self._parse(str(key), raw)
-
-    def _parse(self, name: str, raw: Document) -> TopicConfig:
+    def parse(self, name: str, raw: Document) -> TopicConfig:
+        """Return the topic of a document in RocketMQ's form."""
         attributes = raw.get("attributes") or {}
         if not isinstance(attributes, dict):
             raise self.corrupt(f"{name}.attributes", "a map", attributes)
@@ -130,30 +122,6 @@ class Topics(ConfigTable):
             sys_flag=self.number(raw, "topicSysFlag", 0, where=name, maximum=INT32_MAX),
             attributes={str(key): self.text(attributes, str(key), "", where=f"{name}.attributes") for key in attributes},
         )
-
-    def _fill(self, document: Document) -> None:
-        document[self.table_name] = dict(self._raw)
-
-    def get(self, name: str) -> TopicConfig | None:
-        """Return a topic; None if it does not exist."""
-        with self._lock:
-            return self._topics.get(name)
-
-    def __contains__(self, name: object) -> bool:
-        """Return whether a topic exists."""
-        with self._lock:
-            return name in self._topics
-
-    @property
-    def is_empty(self) -> bool:
-        """Return whether the table names no topic."""
-        with self._lock:
-            return not self._topics
-
-    def names(self) -> list[str]:
-        """Return all topic names, sorted, including the broker's own."""
-        with self._lock:
-            return sorted(self._topics)
 
     def create(
         self,
@@ -173,7 +141,7 @@ class Topics(ConfigTable):
             "attributes": attributes,
         }
         with self._lock:
-            before = self._topics.get(name)
+            before = self._entries.get(name)
             base = before or TopicConfig(name=name, read_queues=self.default_queues, write_queues=self.default_queues)
             config = base.but(**{key: value for key, value in requested.items() if value is not None})
             if config != before:
@@ -183,7 +151,7 @@ class Topics(ConfigTable):
     def put(self, config: TopicConfig) -> None:
         """Set all known fields of a topic; unknown fields of the file stay."""
         check_config(config)
-        known = {
+        known: Document = {
             "attributes": dict(config.attributes),
             "order": config.is_ordered,
             "perm": config.perm,
@@ -193,20 +161,7 @@ class Topics(ConfigTable):
             "topicSysFlag": config.sys_flag,
             "writeQueueNums": config.write_queues,
         }
-        with self._lock:
-            merged = self._raw.get(config.name, {}) | known
-            self._raw[config.name] = dict(sorted(merged.items(), key=lambda item: str(item[0])))
-            self._topics[config.name] = config
-            self._change()
-
-    def delete(self, name: str) -> bool:
-        """Remove a topic and return whether it existed. Its queues and records are not touched."""
-        with self._lock:
-            if self._topics.pop(name, None) is None:
-                return False
-            del self._raw[name]
-            self._change()
-            return True
+        self._put(config.name, config, known)
 
 
 def read_topics(disk: Disk, folder: str) -> Topics | None:

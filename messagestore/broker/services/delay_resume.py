@@ -11,7 +11,6 @@ real broker or a slave, a level is searched from its first message on, so that e
 
 from __future__ import annotations
 
-import json
 import os
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -20,17 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 from commitlog import StoredMessage, is_java_number
 from commitlog.topic_names import SCHEDULE_TOPIC
-from storageio import Disk, replace_file
+from storageio import Disk
 
 from ...property_names import DELAY, INNER_BASE, MULTI_QUEUE_OFFSET, REAL_QUEUE, REAL_TOPIC
-from ...sidecar import read_sidecar
+from ...sidecar import read_sidecar, write_sidecar
 
 if TYPE_CHECKING:
     from ...parts import StoreParts
     from ..config.delay_offsets import DelayOffsets
 
 NAME = "delays.json"
-SIZE_MAX = 1 << 20
 FORGOTTEN = -1  # the position in the store of a slave
 PRINT_SIZE = 16
 ADDED = (INNER_BASE, MULTI_QUEUE_OFFSET)  # properties that a delivery gets
@@ -38,14 +36,12 @@ ADDED = (INNER_BASE, MULTI_QUEUE_OFFSET)  # properties that a delivery gets
 
 def write_delay_sidecar(disk: Disk, folder: str, position: int, offsets: dict[int, int]) -> None:
     """Write the end of the log at the time when these offsets were true."""
-    disk.make_folder(folder)
-    data = json.dumps({"position": position, "offsets": {str(level): offset for level, offset in offsets.items()}})
-    replace_file(disk, os.path.join(folder, NAME), data.encode())
+    write_sidecar(disk, os.path.join(folder, NAME), {"position": position, "offsets": offsets})
 
 
 def read_delay_sidecar(disk: Disk, folder: str) -> tuple[int, dict[int, int]] | None:
     """Return (log position, level to offset), or None if there is no readable file."""
-    return read_sidecar(disk, os.path.join(folder, NAME), SIZE_MAX, _parsed)
+    return read_sidecar(disk, os.path.join(folder, NAME), _parsed)
 
 
 def delete_delay_sidecar(disk: Disk, folder: str) -> None:
@@ -117,14 +113,8 @@ class _Search:
 
     def _behind(self, topic: str, queue_id: int) -> Iterator[StoredMessage]:
         """Yield the delayed messages of a queue or batch queue behind the position."""
-        for physical_offset in self._positions(topic, queue_id):
-            message = self._parts.log.message_at(physical_offset)
-            if message is not None and DELAY in message.all_properties:
-                yield message
-
-    def _positions(self, topic: str, queue_id: int) -> Iterator[int]:
-        for queue in self._parts.lookup.each(topic, queue_id):
-            yield from queue.records_from(self._position)
+        found = map(self._parts.log.message_at, self._parts.lookup.records_from(topic, queue_id, self._position))
+        return (message for message in found if message is not None and DELAY in message.all_properties)
 
 
 class _Deliveries:

@@ -9,14 +9,13 @@ UNIQ_KEY are two transactions.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from commitlog import StoredMessage
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK
 from commitlog.topic_names import HALF_TOPIC, OP_TOPIC
-from consumequeue import ConsumeQueue
 
 from ...folder_contents import queues_databases
 from ...property_names import (
@@ -29,7 +28,7 @@ from ...property_names import (
     UNIQUE_KEY,
 )
 from ...rocksdb.database import open_database
-from ...rocksdb.queues import RocksdbQueue, queue_ends
+from ...rocksdb.queues import AnyQueue, RocksdbQueue, queue_ends
 from ...rocksdb.store_rows import stored_transactions
 
 if TYPE_CHECKING:
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 NOWHERE = -1
 OFFSETS_MAX = 1 << 16  # offsets read from one op record
 FIRST_COPY = "TRAN_PREPARED_QUEUE_OFFSET"  # property: a broker put it again before it was old enough to be checked
-AnyQueue = ConsumeQueue | RocksdbQueue
 Family = tuple[str, int]  # transaction id and time born, which a half message, its copies and its committed message share
 
 
@@ -68,8 +66,7 @@ class HalfMessage(NamedTuple):
     @property
     def queue_id(self) -> int:
         """Return the queue id of a commit; -1 if the record does not name one."""
-        text = self.message.all_properties.get(REAL_QUEUE, "")
-        return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else -1
+        return self._number(REAL_QUEUE, -1)
 
     @property
     def is_dispatched_to(self) -> bool:
@@ -79,10 +76,11 @@ class HalfMessage(NamedTuple):
     @property
     def check_times(self) -> int:
         """Return how often the producer was asked about the message."""
-        if self.checks is not None:
-            return self.checks
-        text = self.message.all_properties.get(CHECK_TIMES, "")
-        return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+        return self._number(CHECK_TIMES, 0) if self.checks is None else self.checks
+
+    def _number(self, name: str, default: int) -> int:
+        text = self.message.all_properties.get(name, "")
+        return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else default
 
 
 class OpRecord(NamedTuple):
@@ -100,8 +98,7 @@ def undecided(parts: StoreParts) -> list[HalfMessage]:
     """
     in_rows = {}
     for row in stored_transactions(parts.disk, parts.paths.root) or ():
-        message = parts.log.message_at(row.log_offset)
-        if message is not None:
+        if (message := parts.log.message_at(row.log_offset)) is not None:
             in_rows[row.log_offset] = HalfMessage(message.queue_offset, message, row.checks)
     with _queues(parts) as (half_queue, op_queue):
         halves, _, ends = read_transactions(parts, half_queue, op_queue)
@@ -237,35 +234,15 @@ def _named(parts: StoreParts, queue: AnyQueue | None, halves: list[HalfMessage],
 def _committed_end(parts: StoreParts, half: HalfMessage) -> int | None:
     """Return the physical end of the message that the half message became; None if it was not committed."""
     topic, key = half.topic, half.message.all_properties.get(UNIQUE_KEY)
-    candidates = _by_key(parts, topic, key) if key and parts.index is not None else _behind(parts, half)
-    for message in candidates:
+    if key and parts.index is not None:
+        candidates: Iterable[int] = parts.index.select(topic, key, parts.config.max_msgs_num_batch)
+    else:  # all of its own queue that were stored after it
+        candidates = parts.lookup.records_from(topic, half.queue_id, half.message.physical_offset)
+    for message in filter(None, map(parts.log.message_at, candidates)):
         if message.sys_flag & TRANSACTION_MASK != TRANSACTION_COMMIT or message.topic != topic:
             continue
         is_its_own = message.prepared_transaction_offset == half.message.physical_offset
-        if is_its_own or _are_copies(
-            half, HalfMessage(NOWHERE, message)
-        ):  # a committed message keeps the properties of its half message
+        # a committed message keeps the properties of its half message
+        if is_its_own or _are_copies(half, HalfMessage(NOWHERE, message)):
             return message.physical_offset + message.size
     return None
-
-
-def _by_key(parts: StoreParts, topic: str, key: str) -> Iterator[StoredMessage]:
-    assert parts.index is not None
-    for offset in parts.index.select(topic, key, parts.config.max_msgs_num_batch):
-        message = parts.log.message_at(offset)
-        if message is not None:
-            yield message
-
-
-def _behind(parts: StoreParts, half: HalfMessage) -> Iterator[StoredMessage]:
-    """Yield all messages of the half message's own queue that were stored after it; used without an index or a key."""
-    for physical_offset in _positions_behind(parts, half):
-        message = parts.log.message_at(physical_offset)
-        if message is not None:
-            yield message
-
-
-def _positions_behind(parts: StoreParts, half: HalfMessage) -> Iterator[int]:
-    """Yield their physical offsets; the queue may be a batch queue."""
-    for queue in parts.lookup.each(half.topic, half.queue_id):
-        yield from queue.records_from(half.message.physical_offset)

@@ -9,6 +9,7 @@ A topic with the attribute `brokerstore.retention=limits` needs nothing.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -143,13 +144,7 @@ def _count(queue: Queue, acknowledged: int, begin: int, end: int) -> int:
 def _offset_at(queue: Queue, physical_offset: int) -> int:
     """Return the first queue offset whose record begins at or after an offset of the log; the maximum if none does."""
     low, stop = queue.unit_range(max(queue.min_offset, 0), queue.max_offset)
-    high = stop
-    while low < high:
-        middle = (low + high) // 2
-        if _physical_offset(queue, middle) >= physical_offset:
-            high = middle
-        else:
-            low = middle + 1
+    low += bisect_left(range(low, stop), physical_offset, key=lambda number: _physical_offset(queue, number))
     if low >= stop:
         return queue.max_offset
     first: Iterable[tuple[int, int]] = queue.offsets_of(low, 1)

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from commitlog import StoredMessage
 from commitlog.walk import LogFiles
-from consumequeue import ConsumeQueue
+from consumequeue import ConsumeQueues
 from storageio import Disk
 
 from ...timers.layout import REAL_TOPIC, TIMER_TOPIC
@@ -28,19 +28,6 @@ REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 CHECKPOINT, ACK, ACKS = "ck", "ack", "bAck"  # tags
 TAKEN_MAX = 1024  # messages of a checkpoint; a broker has 32
 _INT64 = range(-(1 << 63), 1 << 63)
-
-
-class Queues(Protocol):
-    """The ordinary queues of a store."""
-
-    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """Return the queue; None without one."""
-
-    def topics(self) -> list[str]:
-        """Return the topics with queues."""
-
-    def queue_ids(self, topic: str) -> list[int]:
-        """Return the ids of a topic's queues."""
 
 
 class PopLag(NamedTuple):
@@ -80,7 +67,7 @@ class _Checkpoint(NamedTuple):
     revive_ms: int
 
 
-def read_pop_state(disk: Disk, root: str, files: LogFiles, queues: Queues) -> PopState:
+def read_pop_state(disk: Disk, root: str, files: LogFiles, queues: ConsumeQueues) -> PopState:
     """Return the lag of every group in POP mode; empty for a store whose consumers never used it."""
     config = os.path.join(root, "config")
     modes = RequestModes(disk, config)
@@ -101,13 +88,13 @@ def read_pop_state(disk: Disk, root: str, files: LogFiles, queues: Queues) -> Po
     return PopState(lags, state.unreadable)
 
 
-def _ready(queues: Queues, topic: str, queue_id: int, committed: int | None) -> int:
+def _ready(queues: ConsumeQueues, topic: str, queue_id: int, committed: int | None) -> int:
     queue = queues.get(topic, queue_id)
     return max(0, queue.max_offset - max(committed or 0, queue.min_offset)) if queue is not None else 0
 
 
 def _pending(
-    disk: Disk, root: str, files: LogFiles, queues: Queues, offsets: ConsumerOffsets
+    disk: Disk, root: str, files: LogFiles, queues: ConsumeQueues, offsets: ConsumerOffsets
 ) -> Iterator[StoredMessage]:  # fmt: skip
     """Yield checkpoints and acknowledgements that the revive service has not finished, some of them twice."""
     for topic in queues.topics():
@@ -119,7 +106,7 @@ def _pending(
 
 
 def _in_revive_topic(
-    disk: Disk, files: LogFiles, queues: Queues, topic: str, offsets: ConsumerOffsets
+    disk: Disk, files: LogFiles, queues: ConsumeQueues, topic: str, offsets: ConsumerOffsets
 ) -> Iterator[StoredMessage]:  # fmt: skip
     """Yield the messages after the last finished checkpoint, whose own offset is the committed one."""
     records = TimerRecords(disk, files)

@@ -176,8 +176,9 @@ class _Appending:
         The first size field is written last, so that a concurrent reader sees all records or none.
         """
         appender = self._log.appender
-        if appender.position == self._log.file_size_bytes or appender.end_offset % self._log.file_size_bytes == 0:
-            self._roll()
+        is_at_end = appender.position == self._log.file_size_bytes or appender.end_offset % self._log.file_size_bytes == 0
+        if is_at_end and (appender.position != 0 or appender.base != self._log.queue.files[-1].start_offset):
+            self._make_file()
         file = self._log.queue.find(position)
         assert file is not None, "the file was made"
         at = position - file.start_offset
@@ -198,13 +199,6 @@ class _Appending:
         self._log.queue.truncate(-1)
         self._make_file(position)
         self._parts.dispatcher.begin_again(position)
-
-    def _roll(self) -> None:
-        """Continue in the next file, unless the appender is already there."""
-        appender = self._log.appender
-        if appender.position == 0 and appender.base == self._log.queue.files[-1].start_offset:
-            return
-        self._make_file()
 
     def _make_file(self, first: int = 0) -> None:
         """Create the next file, or an empty log's file at `first`, and let the appender continue there."""

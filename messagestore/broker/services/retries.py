@@ -83,13 +83,6 @@ class Retries:
             self.groups.persist()
         return known
 
-    def set_group(self, name: str, *, retry_max_times: int | None = None, retry_queues: int | None = None) -> None:
-        """Set how often a group retries, and in how many queues."""
-        self.group(name)
-        requested = {"retry_max_times": retry_max_times, "retry_queues": retry_queues}
-        self.groups.create(name, **{key: value for key, value in requested.items() if value is not None})
-        self.groups.persist()
-
     def send_back(
         self, message: StoredMessage, group: str, level: int | None = 0, max_deliveries: int | None = None,
         topic: str | None = None,

@@ -11,7 +11,6 @@ folder. After its clean stop the files are used as they are; otherwise they are 
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections import Counter, deque
@@ -20,10 +19,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from commitlog import LogPaths, Message, StoredMessage
 from commitlog.walk import LogFiles
 from consumequeue import ConsumeQueue
-from storageio import StoreCorrupt, replace_file
+from storageio import StoreCorrupt
 
 from ...property_names import REAL_TOPIC, UNIQUE_KEY
-from ...sidecar import read_sidecar
+from ...sidecar import read_sidecar, write_sidecar
 from ...timers.layout import DELETES, DUE, LOG_FILE_SIZE, MAGIC_ROLL, PRECISION_MS, TIMER_TOPIC, TimerCheckpoint, TimerUnit
 from ...timers.live import LiveTimers
 from ...timers.rebuild_timers import WORK, has_timers, rebuild_timers
@@ -34,15 +33,12 @@ from .delay_messages import delivered_timer, rolled
 from .delay_resume import is_forgotten
 
 if TYPE_CHECKING:
-    from storageio import Disk
-
     from ...parts import StoreParts
     from ...write.admission import Admission
     from .internal_puts import InternalPuts
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 NAME = "timers.json"
-SIZE_MAX = 1 << 16
 AT_ONCE = 1000  # timers that get a unit, or are delivered, before other jobs get their turn
 OVERDUE_MS_MAX = 3_600_000  # age of a slot for overdue timers; a broker skips those of a week
 NOTHING_PENDING = (1 << 63) - 1  # a physical offset that no record has
@@ -84,7 +80,7 @@ class Timers:
         if queue is None and not has_timers(disk, root):
             self._files = LiveTimers(disk, root, parts.config.mapped_file_size_timer_log or LOG_FILE_SIZE, TimerCheckpoint())
             return
-        sidecar = _read_sidecar(disk, parts.paths.own)
+        sidecar = read_sidecar(disk, os.path.join(parts.paths.own, NAME), _parsed)
         check = self._checkpoint()
         is_ours = (
             sidecar is not None and check in (sidecar.before, sidecar.after) and sidecar.position <= parts.log.written_offset
@@ -277,7 +273,8 @@ class Timers:
             return
         check = files.next_checkpoint(self._parts.now_ms())
         files.flush()
-        _write_sidecar(self._parts.disk, self._parts.paths.own, _Sidecar(position, files.check, check))
+        sidecar = _Sidecar(position, files.check, check)
+        write_sidecar(self._parts.disk, os.path.join(self._parts.paths.own, NAME), sidecar._asdict())
         files.write_checkpoint(check)
         self._position = position
 
@@ -289,15 +286,6 @@ class Timers:
         """Close the timer files; deliver nothing more."""
         if self._files is not None:
             self._files.close()
-
-
-def _write_sidecar(disk: Disk, folder: str, sidecar: _Sidecar) -> None:
-    disk.make_folder(folder)
-    replace_file(disk, os.path.join(folder, NAME), json.dumps(sidecar._asdict()).encode())
-
-
-def _read_sidecar(disk: Disk, folder: str) -> _Sidecar | None:
-    return read_sidecar(disk, os.path.join(folder, NAME), SIZE_MAX, _parsed)
 
 
 def _parsed(sidecar: Any) -> _Sidecar:

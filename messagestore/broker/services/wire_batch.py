@@ -1,4 +1,4 @@
-"""Encode and decode a batch as RocketMQ clients send it (`docs/formats/put-rules.md#wire-batch`).
+"""Decode a batch as RocketMQ clients send it (`docs/formats/put-rules.md#wire-batch`).
 
 offset  size  field            of each member
 0       4     total            whole member
@@ -11,27 +11,13 @@ offset  size  field            of each member
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Sequence
 from typing import Any
 
-from commitlog import Message, encode_properties
+from commitlog import Message
 
 from ._wire_batch_cy import decode_members
 
-HEAD = struct.Struct(">iiiii")
-PROPERTIES_SIZE = struct.Struct(">H")
 MEMBERS_MAX = 1 << 20
-
-
-def encode_wire_batch(messages: Sequence[Message]) -> bytes:
-    """Return the encoded members, one after the other."""
-    parts = []
-    for message in messages:
-        raw = encode_properties(message)
-        total = HEAD.size + len(message.body) + PROPERTIES_SIZE.size + len(raw)
-        parts += [HEAD.pack(total, 0, 0, message.flag, len(message.body)), message.body, PROPERTIES_SIZE.pack(len(raw)), raw]
-    return b"".join(parts)
 
 
 def decode_wire_batch(topic: str, queue_id: int, data: bytes, batch_properties: bytes, **fields: Any) -> list[Message]:

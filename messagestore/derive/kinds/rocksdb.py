@@ -16,14 +16,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from commitlog import StoredMessage
 from commitlog.topic_names import SCHEDULE_TOPIC
 from commitlog.walk import LogFiles, Piece
-from storageio import Disk, Kind, StoreCorrupt, StoreError
-from storebytes.finding import Finding
+from storageio import Disk, StoreCorrupt
+from storebytes.finding import FINDINGS_MAX, Finding, limited
 from storebytes.plan import count_text
 
 from ...broker.config.topics import deleted_topics
 from ...folder_contents import has_rocksdb
 from ...paths import StorePaths, replaced_folder
-from ...rocksdb.config import VERSION_2, has_config, read_config
 from ...rocksdb.database import Database, NewDatabase, new_database, open_database
 from ...rocksdb.queues import (
     CHECKPOINT_TOPIC,
@@ -44,7 +43,6 @@ from . import is_dispatched, queue_keys_of, tags_code
 from .scheduled import DelayLevels, ScheduledEntry, waiting_level
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
-FINDINGS_MAX = 100
 UNREADABLE, UNIT, EXTRA_UNIT, END = "unreadable", "rocksdb_unit", "rocksdb_extra_unit", "rocksdb_end"
 
 
@@ -63,14 +61,10 @@ def rocksdb_findings(
 
     Raises `MissingExtra` without the package that reads RocksDB.
     """
-    counts: Counter[str] = Counter()
     try:
         with open_database(path) as database:
             check = _RocksdbCheck(database, files, is_deleted)
-            for finding in check.findings():
-                counts[finding.kind] += 1
-                if counts[finding.kind] <= FINDINGS_MAX:
-                    yield finding
+            yield from limited(check.findings())
             if lost is not None:
                 lost.update({queue: number for queue, number in check.unmatched.items() if number > 0})
     except StoreCorrupt as error:
@@ -172,27 +166,6 @@ class _RocksdbCheck:
 def _text(unit: Iterable[int | None]) -> str:
     """Return physical offset, size, tags code and store time as text."""
     return ", ".join(str(value) for value in unit)
-
-
-def is_rocksdb_store(disk: Disk, root: str) -> bool:
-    """Return whether a store has its queues in RocksDB, or had them before they were lost or a rebuild was killed.
-
-    Such a store has its configuration in RocksDB too, and no queues in files.
-    """
-    if not has_config(disk, root):
-        return False
-    paths = StorePaths(root)
-    if disk.stat(paths.queues) is not None:
-        has_files = any(entry.kind is Kind.FOLDER for entry in disk.list(paths.queues))
-        return has_rocksdb(disk, paths.queues) and not has_files
-    return has_rocksdb(disk, replaced_folder(root, QUEUES)) or _has_version_1(disk, root)
-
-
-def _has_version_1(disk: Disk, root: str) -> bool:
-    """Return whether the configuration is one that only a broker with queues in RocksDB writes."""
-    with suppress(StoreError):
-        return not has_rocksdb(disk, os.path.join(root, VERSION_2)) and bool(read_config(disk, root).topics)
-    return False
 
 
 def rebuild_rocksdb(

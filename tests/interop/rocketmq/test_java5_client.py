@@ -47,7 +47,7 @@ def test_push_consumer_retries_and_gives_up(server: Server, start: Run) -> None:
     """The message that always fails becomes a dead letter after the attempts of the group."""
     server.stop()
     with MessageStore.open(str(server.folder)) as store:
-        store.engine.retries.set_group("g", retry_max_times=1)
+        store.engine.retries.groups.create("g", retry_max_times=1)
     server.start()
     finish(start("send", "orders", 5))
     counts = Counter(bodies(finish(start("push", "orders", "g", 10_000, "3"))))

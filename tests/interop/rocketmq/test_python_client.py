@@ -207,7 +207,7 @@ def test_message_that_always_fails_becomes_a_dead_letter(server: Server, start: 
     """After the attempts of the group; the folder has it under its usual name."""
     server.stop()
     with MessageStore.open(str(server.folder)) as store:
-        store.engine.retries.set_group("g", retry_max_times=1)
+        store.engine.retries.groups.create("g", retry_max_times=1)
     server.start()
     consumer = start("push", "orders", "g", 12, "0")
     lines("send", "orders", 0, 2)
