@@ -10,16 +10,14 @@ cdef class MsgStore
 
 cdef class StoreClient:
     cdef public MsgStore store
-    cdef public object credit, on_disk
+    cdef public object credit
     cdef public InFlight in_flight
     cdef public bint is_dying
-    cdef public list waiting
 
 cdef class MsgStore:
     cdef public object disk, folder, settings, lock, changed, files, _sync_lock, _mailbox, _failed
     cdef public dict locations, _cache, _views, _maps, _open
     cdef public list deferred, _buffer
-    cdef public set _to_confirm
     cdef public bint is_synced, _is_dirty
     cdef public I64 current, read_count, _new_bytes, _end, _buffered_bytes, _buffer_max, _size_limit
 

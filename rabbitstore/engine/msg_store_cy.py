@@ -1,8 +1,8 @@
 """A message store (rabbit_msg_store): messages by id, reference-counted, in numbered append-only files.
 
 Clients put messages into the cache of the current file and into a mailbox.  Any call of `process`, `sync` or a method that
-returns an answer handles the mailbox: it writes through a buffer and reports which messages are on disk.  Nothing here starts
-a thread: the housekeeper calls `sync` and the collector.
+returns an answer handles the mailbox: it writes through a buffer.  Nothing here starts a thread:
+the housekeeper calls `sync` and the collector.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 try:
@@ -45,27 +45,21 @@ if not cython.compiled:
 
     from ..format.content_cy import split_at
 
-OnDisk = Callable[[list[bytes]], None]
 _pack_head = RECORD_HEAD.pack
 _Mail = tuple[Any, Any, Any]  # client, writes or None, removes or None
 
 
 class StoreClient:
-    """A client of a store, normally a queue.
+    """A client of a store, normally a queue."""
 
-    `on_disk` is called with the ids whose writes are durable, including writes that a remove has cancelled.
-    """
+    __slots__ = ("credit", "in_flight", "is_dying", "store")
 
-    __slots__ = ("credit", "in_flight", "is_dying", "on_disk", "store", "waiting")
-
-    def __init__(self, store: MsgStore, on_disk: OnDisk | None) -> None:
+    def __init__(self, store: MsgStore) -> None:
         """Create it with `MsgStore.client`."""
         self.store = store
         self.in_flight = InFlight()
         self.credit = Credit(*store.settings.client_credit)
         self.is_dying = False
-        self.on_disk = on_disk
-        self.waiting: list[bytes] = []  # written, not yet synced
 
     def write(self, msg_id: bytes, term: bytes) -> None:
         """Store the message, or count one more reference to it."""
@@ -121,10 +115,6 @@ class StoreClient:
             finally:
                 store._mailbox.append((self, None, batch[:sent]))
 
-    def contains(self, msg_id: bytes) -> bool:
-        """Return whether the store has the message."""
-        return self.store.contains(msg_id)
-
     def terminate(self) -> None:
         """End the client: the store ignores its writes in the mailbox, but not its removes, which are of stored messages."""
         with self.store.lock:
@@ -136,7 +126,7 @@ class MsgStore:
 
     __slots__ = (
         "_buffer", "_buffer_max", "_buffered_bytes", "_cache", "_end", "_failed", "_is_dirty", "_mailbox", "_maps",
-        "_new_bytes", "_open", "_size_limit", "_sync_lock", "_to_confirm", "_views", "changed", "current", "deferred",
+        "_new_bytes", "_open", "_size_limit", "_sync_lock", "_views", "changed", "current", "deferred",
         "disk", "files", "folder", "is_synced", "locations", "lock", "read_count", "settings",
     )  # fmt: skip
 
@@ -163,7 +153,6 @@ class MsgStore:
         self._buffered_bytes = 0
         self._end = 0  # of the current file, buffer included
         self._open: dict[int, File] = {}
-        self._to_confirm: set[StoreClient] = set()
         self._is_dirty = False
         self._failed: Exception | None = None
         self._buffer_max: int = settings.write_buffer_bytes
@@ -171,9 +160,9 @@ class MsgStore:
 
     # --- clients
 
-    def client(self, on_disk: OnDisk | None = None) -> StoreClient:
+    def client(self) -> StoreClient:
         """Return a new client of this store."""
-        return StoreClient(self, on_disk)
+        return StoreClient(self)
 
     def contains(self, msg_id: bytes) -> bool:
         """Return whether the store has the message after handling the mailbox."""
@@ -290,7 +279,7 @@ class MsgStore:
     @property
     def has_work(self) -> bool:
         """Whether `sync` has anything to do."""
-        return bool(self._mailbox or self._to_confirm or self._buffer or self._is_dirty)
+        return bool(self._mailbox or self._buffer or self._is_dirty)
 
     def process(self) -> None:
         """Handle the mailbox.  Afterwards its writes are in the buffer or a file, not synced."""
@@ -307,7 +296,6 @@ class MsgStore:
     def _handle_writes(self, client: StoreClient, messages: Sequence[tuple[bytes, bytes]]) -> None:
         counts: dict[bytes, int] = client.in_flight.counts
         locations: dict[bytes, RecordLocation] = self.locations
-        waiting: list[bytes] = client.waiting
         client.credit.handled(len(messages))
         if client.is_dying:
             self._ignore(client, messages)
@@ -316,17 +304,14 @@ class MsgStore:
             if counts.get(msg_id) == 1:
                 del counts[msg_id]
             else:
-                client.in_flight.arrived(msg_id, 1)
-                waiting.append(msg_id)  # a remove cancelled the write, but the client waits for its confirm
+                client.in_flight.arrived(msg_id, 1)  # a remove cancelled the write
                 continue
             location = locations.get(msg_id)
             if location is None:
                 self._append(msg_id, term)
             else:
                 self._count_one_more(location, msg_id, term)
-            waiting.append(msg_id)
         self._settle_sizes()
-        self._to_confirm.add(client)
 
     def _ignore(self, client: StoreClient, messages: Sequence[tuple[bytes, bytes]]) -> None:
         """Drop the writes of a terminated client."""
@@ -489,7 +474,7 @@ class MsgStore:
         self.delete_if_empty(before)
 
     def sync(self) -> None:
-        """Make everything sent so far durable, and notify its clients.
+        """Make everything sent so far durable.
 
         Others can write meanwhile: the store's lock is not held during the sync.
         """
@@ -497,10 +482,6 @@ class MsgStore:
             with self.lock:
                 self.process()
                 self.flush()
-                done = [(client, client.waiting) for client in self._to_confirm]
-                for client, _ids in done:
-                    client.waiting = []
-                self._to_confirm.clear()
                 number, is_dirty = self.current, self._is_dirty and self.is_synced
                 self._is_dirty = False
                 file = self.open_file(number)
@@ -512,9 +493,6 @@ class MsgStore:
             finally:
                 self._release(number)
             self._check_usable()  # a concurrent roll may have got this file's sync error: the system reports it once
-            for client, ids in done:
-                if client.on_disk is not None:
-                    client.on_disk(ids)
 
     @contextlib.contextmanager
     def _fatal(self) -> Iterator[None]:

@@ -9,7 +9,6 @@ scan.  An entry whose message is in no file is acknowledged and listed in `Opene
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from storageio import Disk, Kind, StoreCorrupt, UnknownStore, replace_file
@@ -28,14 +27,14 @@ from ..read.queue_folder import QueueFolder
 from ..read.vhost_folder import VhostFolder
 from ..settings import IndexSettings, RabbitSettings
 from .clean_stop import RabbitCleanStop, delete_clean_stop, read_clean_stop
-from .index_protocol import Index
 from .msg_store_cy import MsgStore
 from .msg_store_recovery import open_store, resume_store
 from .queue_index_cy import QueueIndex
 from .queue_index_v2 import QueueIndexV2
 
 _LOG = logging.getLogger(f"brokerstore.{__name__}")
-ENGINES: dict[int, Callable[[Disk, str, IndexSettings], Index]] = {1: QueueIndex, 2: QueueIndexV2}
+Index = QueueIndex | QueueIndexV2
+ENGINES: dict[int, type[QueueIndex] | type[QueueIndexV2]] = {1: QueueIndex, 2: QueueIndexV2}
 _ZERO_RUN = bytes(64)  # a sector that never reached the disk leaves at least so many zeros
 _FOLDERS = (*layout.STORE_FOLDERS, layout.QUEUES_FOLDER, layout.SIDECAR_FOLDER)
 

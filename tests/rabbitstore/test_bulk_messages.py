@@ -56,7 +56,7 @@ def test_messages_read_in_bulk_are_those_that_were_written(tmp_path: Path) -> No
     client = again.client()
     for _ in range(2):
         assert client.read_contents(ids) == MIXED
-    assert client.contains(ids[0]) and not client.contains(ident(99))
+    assert again.contains(ids[0]) and not again.contains(ident(99))
     again.close()
 
 
