@@ -22,14 +22,12 @@ from rabbitstore.engine.msg_store_recovery import open_store
 from rabbitstore.engine.queue_index_cy import QueueIndex
 from rabbitstore.engine.variable_queue_cy import VariableQueue
 from rabbitstore.format.content import decode_content, encode_content
-from rabbitstore.format.content_cy import encode_many
 from rabbitstore.format.message import Content
 from storageio import REAL_DISK
 
 WINDOW = 1000
 BATCH = 500
 Rates = dict[str, float]
-PEER_STEP = {"read_bulk": "read", "read_random_bulk": "read_random"}  # the server's modules cannot read in bulk
 
 
 def _messages(count: int, size: int) -> list[Content]:
@@ -91,7 +89,7 @@ class Flight:
 
 
 def store(folder: Path, count: int, size: int) -> Rates:
-    """Write with 1000 in flight, each synced; read in order and at random, one by one and in bulk; remove."""
+    """Write with 1000 in flight, each synced; read in order and at random; remove."""
     shutil.rmtree(folder, ignore_errors=True)
     opened, _ = open_store(REAL_DISK, str(folder / "store"), StoreSettings(), {})
     flight = Flight(opened)
@@ -102,24 +100,19 @@ def store(folder: Path, count: int, size: int) -> Rates:
 
     def write() -> None:
         for start in range(0, count, BATCH):
-            flight.write(encode_many(messages[start : start + BATCH]))
+            flight.write([(one.msg_id, encode_content(one)) for one in messages[start : start + BATCH]])
         flight.land()
 
     def read(requested: list[bytes]) -> None:
         for msg_id in requested:
             decode_content(client.read(msg_id) or b"")
 
-    def read_bulk(requested: list[bytes]) -> None:
-        for start in range(0, count, BATCH):
-            client.read_contents(requested[start : start + BATCH])
-
     def remove() -> None:
         client.remove(ids)
         opened.process()
 
     found = {"write": _rate(count, write), "read": _rate(count, lambda: read(ids))}
-    found |= {"read_bulk": _rate(count, lambda: read_bulk(ids)), "read_random": _rate(count, lambda: read(mixed))}
-    found |= {"read_random_bulk": _rate(count, lambda: read_bulk(mixed)), "remove": _rate(count, remove)}
+    found |= {"read_random": _rate(count, lambda: read(mixed)), "remove": _rate(count, remove)}
     opened.close()
     shutil.rmtree(folder)
     return found

@@ -1,5 +1,4 @@
 from storebytes._bytes_cy cimport *
-from rabbitstore.format.content_cy cimport split_at
 from rabbitstore.engine.in_flight_cy cimport InFlight
 from rabbitstore.engine.msg_store_state_cy cimport FileSummary, RecordLocation
 
@@ -22,7 +21,6 @@ cdef class MsgStore:
     cdef public I64 current, read_count, _new_bytes, _end, _buffered_bytes, _buffer_max, _size_limit
 
     cpdef object read(self, bytes msg_id)
-    cdef object _fields(self, bytes msg_id)
     cdef object _append(self, bytes msg_id, bytes term)
     cdef object _handle_writes(self, StoreClient client, object messages)
     cdef object _handle_removes(self, StoreClient client, object msg_ids)

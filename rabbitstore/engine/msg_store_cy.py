@@ -20,9 +20,6 @@ except ModuleNotFoundError:
 from storageio import Disk, DiskError, File, Map, Mode, StoreClosed, StoreCorrupt, StoreReadOnly
 
 from ..errors import StoreBroken
-from ..format.content import decode_content
-from ..format.message import Content
-from ..format.content_cy import Fields, split_term
 from ..format.layout import MSG_ID_SIZE, RECORD_END_MARK, RECORD_HEAD, RECORD_MIN, RECORD_OVERHEAD, RECORD_SIZE_BYTES
 from ..format.rdq import RECORD_END, TERM_AT, check_record
 from ..settings import StoreSettings
@@ -42,8 +39,6 @@ if not cython.compiled:
         source_of_bytes,
         take_bytes,
     )
-
-    from ..format.content_cy import split_at
 
 _pack_head = RECORD_HEAD.pack
 _Mail = tuple[Any, Any, Any]  # client, writes or None, removes or None
@@ -92,10 +87,6 @@ class StoreClient:
     def read(self, msg_id: bytes) -> bytes | None:
         """Return the term, or None for an unknown id."""
         return self.store.read(msg_id)
-
-    def read_contents(self, msg_ids: Iterable[bytes]) -> list[Content | None]:
-        """Return the messages, None for an unknown id; raise `StoreCorrupt` for a damaged message."""
-        return self.store.read_contents(msg_ids)
 
     def remove(self, msg_ids: Iterable[bytes]) -> None:
         """Release one reference to each message."""
@@ -189,33 +180,6 @@ class MsgStore:
                 if _is_record(view, msg_id, start, total):
                     return take_bytes(source_of(view), start + TERM_AT, total - TERM_AT - 1)
         return self._read_slowly(msg_id)
-
-    def read_contents(self, msg_ids: Iterable[bytes]) -> list[Content | None]:
-        """Read many messages, splitting each term in place: the body is copied once."""
-        found: list[Content | None] = []
-        for msg_id in msg_ids:
-            fields = self._fields(msg_id)
-            if fields is not None:
-                found.append(tuple.__new__(Content, fields))  # faster than `Content(*fields)`
-                continue
-            term = self.read(msg_id)
-            found.append(None if term is None else decode_content(term, file=self.folder))
-        return found
-
-    def _fields(self, msg_id: bytes) -> Fields | None:
-        """Return the fields of a message in the cache or a closed file; None for any other."""
-        term = self._cache.get(msg_id)
-        if term is not None:
-            return split_term(term)
-        location = self.locations.get(msg_id)
-        if location is None or location.ref_count == 0:
-            return None
-        view = self._views.get(location.file)
-        start: Size = location.offset
-        total: Size = location.total_size
-        if view is None or not _is_record(view, msg_id, start, total):
-            return None
-        return split_at(source_of(view), start + TERM_AT, start + total - 1)
 
     def _read_slowly(self, msg_id: bytes) -> bytes | None:
         """Read from a file under its reader count; wait for the collector first."""

@@ -22,7 +22,7 @@ from .collector import collect
 from .limits import check_declaration, check_ttl
 from .live_queue import EncodedMessage, LiveQueue
 from .memory_monitor import balance_memory
-from .opening import LoadedQueue, OpenedVhost, make_index
+from .opening import LoadedQueue, VhostOpening, make_index
 from .variable_queue_cy import VariableQueue
 
 
@@ -32,7 +32,7 @@ class Vhost:
     It sets `work` whenever there is something to sync or to collect.
     """
 
-    def __init__(self, disk: Disk, path: str, settings: RabbitSettings, opened: OpenedVhost, work: Wakeup) -> None:
+    def __init__(self, disk: Disk, path: str, settings: RabbitSettings, opened: VhostOpening, work: Wakeup) -> None:
         """Continue from an opening."""
         self.disk = disk
         self.path = path
