@@ -113,7 +113,7 @@ class VhostOpening:
         return plan
 
     def run(self) -> Self:
-        """Run the plan."""
+        """Run the plan, and return this."""
         self.plan().apply()
         return self
 
