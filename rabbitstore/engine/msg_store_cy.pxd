@@ -1,6 +1,5 @@
 from storebytes._bytes_cy cimport *
-from rabbitstore.engine.in_flight_cy cimport InFlight
-from rabbitstore.engine.msg_store_state_cy cimport FileSummary, RecordLocation
+from rabbitstore.engine.msg_store_state_cy cimport FileSummary, InFlight, RecordLocation
 
 cdef Size MSG_ID_SIZE, RECORD_SIZE_BYTES, TERM_AT, RECORD_MIN, RECORD_OVERHEAD, RECORD_END_MARK
 cdef Bool _is_record(memoryview view, bytes msg_id, Size start, Size total)

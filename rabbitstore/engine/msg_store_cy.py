@@ -24,8 +24,7 @@ from ..format.layout import MSG_ID_SIZE, RECORD_END_MARK, RECORD_HEAD, RECORD_MI
 from ..format.rdq import RECORD_END, TERM_AT, check_record
 from ..settings import StoreSettings
 from .credit import Credit
-from .in_flight_cy import InFlight
-from .msg_store_state_cy import Files, FileSummary, RecordLocation
+from .msg_store_state_cy import Files, FileSummary, InFlight, RecordLocation
 
 if not cython.compiled:
     from storebytes._bytes_cy import (

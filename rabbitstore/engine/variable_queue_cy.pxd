@@ -1,7 +1,10 @@
 from storebytes._bytes_cy cimport *
-from rabbitstore.engine.delta_cy cimport Delta
 from rabbitstore.format.entry_cy cimport IndexEntry
 from rabbitstore.engine.rates_cy cimport Rates
+
+cdef class Delta:
+    cdef public I64 start, count, stop
+    cpdef object expand(self, I64 seq_id)
 
 cdef class VariableQueue:
     cdef public object index, persistent_store, transient_store, settings, now_ms, q1, q2, q3, q4

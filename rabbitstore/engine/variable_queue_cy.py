@@ -28,7 +28,6 @@ from storageio.invariants import check_invariants
 from ..declarations import DEFAULT, LAZY
 from ..format.entry_cy import IndexEntry
 from ..settings import RabbitSettings
-from .delta_cy import Delta
 from .msg_store_cy import StoreClient
 from .rates_cy import INFINITY, Rates
 
@@ -36,6 +35,30 @@ if not cython.compiled:
     from storebytes._bytes_cy import I64
 if TYPE_CHECKING:
     from .opening import Index
+
+
+class Delta:
+    """The part of a queue that is only on disk: `count` of the messages in start..stop, of which memory has only this range."""
+
+    __slots__ = ("count", "start", "stop")
+
+    def __init__(self, start: int = 0, count: int = 0, stop: int = 0) -> None:
+        """Create it, empty by default."""
+        self.start = start
+        self.count = count
+        self.stop = stop
+
+    def expand(self, seq_id: I64) -> None:
+        """Add the message to the range."""
+        if self.count == 0:
+            self.start, self.stop = seq_id, seq_id + 1
+        else:
+            self.start, self.stop = min(self.start, seq_id), max(self.stop, seq_id + 1)
+        self.count += 1
+
+    def clear(self) -> None:
+        """Remove all messages from it."""
+        self.start = self.count = self.stop = 0
 
 
 class VariableQueue:
