@@ -153,13 +153,13 @@ docs: $(VENV)/.docs
 	@BROKERSTORE_PURE=1 $(RUN) -m mkdocs build --strict --quiet && echo "build/site/index.html"
 
 crash: $(VENV)/.kernels $(VENV)/.dev
-	@$(RUN) scripts/lab.py --seconds 60
+	@$(RUN) -m lab.run --seconds 60
 
 # All of tests/lab, of which `make test-all` runs a sample, then new seeds until the time is over.
 HOURS ?= 8
 lab-night: $(VENV)/.kernels $(VENV)/.dev
 	@BROKERSTORE_NIGHT=1 nice -n 19 $(RUN) $(PYTEST) tests/lab
-	@$(RUN) scripts/lab.py --seconds $$(( $(HOURS) * 3600 )) --state lab-night.json --report docs/evidence/lab-report.md
+	@$(RUN) -m lab.run --seconds $$(( $(HOURS) * 3600 )) --state lab-night.json --report docs/evidence/lab-report.md
 
 # Coverage finds the way (atheris, where it can be had, else mutations of the corpus): a share of a minute for each decoder.
 fuzz: $(VENV)/.kernels $(VENV)/.dev

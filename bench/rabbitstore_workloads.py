@@ -20,16 +20,14 @@ from rabbitstore import IndexSettings, RabbitSettings, StoreSettings
 from rabbitstore.engine.msg_store_cy import MsgStore
 from rabbitstore.engine.msg_store_recovery import open_store
 from rabbitstore.engine.queue_index_cy import QueueIndex
-from rabbitstore.engine.variable_queue_cy import PendingConfirms, VariableQueue
+from rabbitstore.engine.variable_queue_cy import VariableQueue
 from rabbitstore.format.content import decode_content, encode_content
-from rabbitstore.format.content_cy import encode_many
 from rabbitstore.format.message import Content
 from storageio import REAL_DISK
 
 WINDOW = 1000
 BATCH = 500
 Rates = dict[str, float]
-PEER_STEP = {"read_bulk": "read", "read_random_bulk": "read_random"}  # the server's modules cannot read in bulk
 
 
 def _messages(count: int, size: int) -> list[Content]:
@@ -57,14 +55,9 @@ class Flight:
         self._count = 0
         self._is_over = False
         self._changed = threading.Condition()
-        self.client = store.client(self._landed)
+        self.client = store.client()
         self._thread = threading.Thread(target=self._sync)
         self._thread.start()
-
-    def _landed(self, ids: list[bytes]) -> None:
-        with self._changed:
-            self._count -= len(ids)
-            self._changed.notify_all()
 
     def _sync(self) -> None:
         while True:
@@ -72,15 +65,20 @@ class Flight:
                 self._changed.wait_for(lambda: self._count > 0 or self._is_over)
                 if self._count == 0:
                     return
+                count = self._count
             self._store.sync()
+            with self._changed:
+                self._count -= count
+                self._changed.notify_all()
 
     def write(self, batch: list[tuple[bytes, bytes]]) -> None:
         """Wait for space in the window, then write."""
         with self._changed:
             self._changed.wait_for(lambda: self._count + len(batch) <= WINDOW)
+        self.client.write_many(batch)
+        with self._changed:
             self._count += len(batch)
             self._changed.notify_all()
-        self.client.write_many(batch)
 
     def land(self) -> None:
         """Wait until everything is confirmed."""
@@ -91,7 +89,7 @@ class Flight:
 
 
 def store(folder: Path, count: int, size: int) -> Rates:
-    """Write with 1000 in flight, each synced; read in order and at random, one by one and in bulk; remove."""
+    """Write with 1000 in flight, each synced; read in order and at random; remove."""
     shutil.rmtree(folder, ignore_errors=True)
     opened, _ = open_store(REAL_DISK, str(folder / "store"), StoreSettings(), {})
     flight = Flight(opened)
@@ -102,24 +100,19 @@ def store(folder: Path, count: int, size: int) -> Rates:
 
     def write() -> None:
         for start in range(0, count, BATCH):
-            flight.write(encode_many(messages[start : start + BATCH]))
+            flight.write([(one.msg_id, encode_content(one)) for one in messages[start : start + BATCH]])
         flight.land()
 
     def read(requested: list[bytes]) -> None:
         for msg_id in requested:
             decode_content(client.read(msg_id) or b"")
 
-    def read_bulk(requested: list[bytes]) -> None:
-        for start in range(0, count, BATCH):
-            client.read_contents(requested[start : start + BATCH])
-
     def remove() -> None:
         client.remove(ids)
         opened.process()
 
     found = {"write": _rate(count, write), "read": _rate(count, lambda: read(ids))}
-    found |= {"read_bulk": _rate(count, lambda: read_bulk(ids)), "read_random": _rate(count, lambda: read(mixed))}
-    found |= {"read_random_bulk": _rate(count, lambda: read_bulk(mixed)), "remove": _rate(count, remove)}
+    found |= {"read_random": _rate(count, lambda: read(mixed)), "remove": _rate(count, remove)}
     opened.close()
     shutil.rmtree(folder)
     return found
@@ -157,10 +150,10 @@ def index(folder: Path, count: int, size: int, *, embedded: bool) -> Rates:
     return found
 
 
-def _confirm(queue: VariableQueue, syncs: deque[tuple[Future[None], PendingConfirms]]) -> None:
-    future, waiting = syncs.popleft()
+def _confirm(queue: VariableQueue, syncs: deque[tuple[Future[None], tuple[int, int]]]) -> None:
+    future, position = syncs.popleft()
     future.result()
-    queue.end_sync(waiting)
+    queue.index.sync(position)
 
 
 def variable_queue(folder: Path, count: int, size: int, *, mode: str) -> Rates:
@@ -173,19 +166,18 @@ def variable_queue(folder: Path, count: int, size: int, *, mode: str) -> Rates:
     messages = _messages(count, size)
 
     def publish() -> None:
-        syncs: deque[tuple[Future[None], PendingConfirms]] = deque()
+        syncs: deque[tuple[Future[None], tuple[int, int]]] = deque()
         with ThreadPoolExecutor(1) as pool:
             for number, message in enumerate(messages):
                 embedded = size < settings.index.embed_below
                 queue.publish(message.msg_id, encode_content(message), size, persistent=True, embedded=embedded)
                 if number % WINDOW == WINDOW - 1 or number == count - 1:
-                    waiting = queue.begin_sync()
-                    syncs.append((pool.submit(persistent.sync), waiting))
+                    position = queue.index.position()
+                    syncs.append((pool.submit(persistent.sync), position))
                     while len(syncs) > 2 or (syncs and syncs[0][0].done()):
                         _confirm(queue, syncs)
             while syncs:
                 _confirm(queue, syncs)
-        assert len(queue.take_confirmed()) == count
 
     def fetch() -> None:
         for _ in range(count):

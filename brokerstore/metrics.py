@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from messagestore import Metrics
@@ -43,28 +44,17 @@ def _one(name: str) -> Callable[[Any], Iterator[tuple[Labels, float | None]]]:
     return values
 
 
-def _files(metrics: Metrics) -> Iterator[tuple[Labels, float | None]]:
-    for part in ("log", "queue", "index"):
-        yield {"part": part}, getattr(metrics, f"{part}_bytes")
+def _sizes(*parts: str) -> Callable[[Any], Iterator[tuple[Labels, float | None]]]:
+    """Read the bytes of each part."""
+    return lambda metrics: (({"part": part}, getattr(metrics, f"{part}_bytes")) for part in parts)
 
 
-def _rabbit_files(metrics: RabbitMetrics) -> Iterator[tuple[Labels, float | None]]:
-    for part in ("persistent", "transient"):
-        yield {"part": part}, getattr(metrics, f"{part}_bytes")
+def _each(rows: str, labels: Labels, name: str) -> Callable[[Any], Iterator[tuple[Labels, float | None]]]:
+    """Read a field of each row, with other fields as labels."""
 
-
-def _of_rabbit_queues(name: str) -> Callable[[RabbitMetrics], Iterator[tuple[Labels, float | None]]]:
-    def values(metrics: RabbitMetrics) -> Iterator[tuple[Labels, float | None]]:
-        for queue in metrics.queues:
-            yield {"queue": queue.queue}, getattr(queue, name)
-
-    return values
-
-
-def _of_queues(name: str) -> Callable[[Metrics], Iterator[tuple[Labels, float | None]]]:
-    def values(metrics: Metrics) -> Iterator[tuple[Labels, float | None]]:
-        for queue in metrics.queues:
-            yield {"topic": queue.topic, "queue": str(queue.queue_id)}, getattr(queue, name)
+    def values(metrics: Any) -> Iterator[tuple[Labels, float | None]]:
+        for row in getattr(metrics, rows):
+            yield {label: str(getattr(row, field)) for label, field in labels.items()}, getattr(row, name)
 
     return values
 
@@ -73,11 +63,9 @@ def _dispatch_failed(metrics: Metrics) -> Iterator[tuple[Labels, float | None]]:
     yield {}, float(metrics.dispatch_failure is not None) if metrics.is_writing else None
 
 
-def _group_lags(metrics: Metrics) -> Iterator[tuple[Labels, float | None]]:
-    for group in metrics.groups:
-        yield {"group": group.group, "topic": group.topic, "queue": str(group.queue_id)}, group.lag
-
-
+_of_queues = partial(_each, "queues", {"topic": "topic", "queue": "queue_id"})
+_of_rabbit_queues = partial(_each, "queues", {"queue": "queue"})
+_group_lags = _each("groups", {"group": "group", "topic": "topic", "queue": "queue_id"}, "lag")
 INSTRUMENTS = (
     Instrument("messages_total", "counter", "Messages that were ever put into a queue.", "1", _of_queues("max_offset")),
     Instrument("queue_messages", "gauge", "Messages in a queue.", "1", _of_queues("messages")),
@@ -87,7 +75,7 @@ INSTRUMENTS = (
     Instrument("dispatched_bytes_total", "counter", "Position of the dispatcher.", "By", _one("dispatched_offset")),
     Instrument("flush_lag_bytes", "gauge", "Bytes that are not synced yet.", "By", _one("flush_lag_bytes")),
     Instrument("dispatch_lag_bytes", "gauge", "Bytes that are in no queue yet.", "By", _one("dispatch_lag_bytes")),
-    Instrument("file_bytes", "gauge", "Sizes of files.", "By", _files),
+    Instrument("file_bytes", "gauge", "Sizes of files.", "By", _sizes("log", "queue", "index")),
     Instrument("disk_free_bytes", "gauge", "Free bytes of the file system.", "By", _one("free_bytes")),
     Instrument("opening_seconds", "gauge", "Duration of the opening, recovery included.", "s", _one("opening_s")),
     Instrument("clean_stop", "gauge", "Whether the opening found a clean stop.", "1", _one("was_clean_stop")),
@@ -98,7 +86,7 @@ RABBIT_INSTRUMENTS = (
     Instrument("queue_ready_messages", "gauge", "Messages of a queue that wait.", "1", _of_rabbit_queues("ready")),
     Instrument("queue_unacked_messages", "gauge", "Messages that a consumer holds.", "1", _of_rabbit_queues("unacked")),
     Instrument("syncs_total", "counter", "Syncs since the opening.", "1", _one("syncs")),
-    Instrument("file_bytes", "gauge", "Sizes of files.", "By", _rabbit_files),
+    Instrument("file_bytes", "gauge", "Sizes of files.", "By", _sizes("persistent", "transient")),
     Instrument("disk_free_bytes", "gauge", "Free bytes of the file system.", "By", _one("free_bytes")),
 )
 DURATIONS: tuple[tuple[str, str, Callable[[Metrics], Histogram | None]], ...] = (

@@ -6,26 +6,26 @@ import os
 
 from messagestore.folder import FolderFacts
 from messagestore.folder_contents import is_folder
-from storageio import REAL_DISK, Disk, UnknownStore
+from storageio import REAL_DISK, UnknownStore
 
 from .identify import FolderKind, identify
 
 NO_STORE_YET = {"lock", "abort", "brokerstore", "lost+found"}  # the folder of a new disk, or of an open that was killed early
 
 
-def check_write_target(path: str | os.PathLike[str], kind: FolderKind, disk: Disk = REAL_DISK) -> None:
+def check_write_target(path: str | os.PathLike[str], kind: FolderKind) -> None:
     """Raise `UnknownStore` for anything but a store of this kind, an empty folder, or none."""
     folder = os.fspath(path)
     expected = f"expected a {kind.value} store, an empty folder or none"
-    if not is_folder(disk, folder):
-        if disk.stat(folder) is not None:
+    if not is_folder(REAL_DISK, folder):
+        if REAL_DISK.stat(folder) is not None:
             raise UnknownStore(f"{folder}: {expected}; found a file already there")
         return
-    names = {entry.name for entry in disk.list(folder)}
+    names = {entry.name for entry in REAL_DISK.list(folder)}
     if names <= NO_STORE_YET:
         return
     try:
-        found = identify(folder, disk)
+        found = identify(folder)
     except UnknownStore:
         shown = ", ".join(sorted(names)[:3]) + (", ..." if len(names) > 3 else "")
         raise UnknownStore(f"{folder}: {expected}; found other files already there: {shown}") from None

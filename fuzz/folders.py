@@ -15,8 +15,8 @@ import shutil
 from pathlib import Path
 from unittest import mock
 
-from brokerstore.testing import rabbitmq_lab, rocketmq_lab
 from fuzz.mutate import mutated
+from lab import rabbitmq_lab, rocketmq_lab
 from messagestore import MessageStore
 from messagestore.repair import store_queues
 from messagestore.repair.recover import Choice, Recovery

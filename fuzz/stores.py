@@ -8,11 +8,11 @@ import tempfile
 from pathlib import Path
 
 from brokerstore.file_import import _numbered
-from brokerstore.testing import rocketmq_lab
 from consumequeue.batch import batch_offset_by_time
 from consumequeue.batch_queues import BatchQueues
 from consumequeue.boundary import Boundary
 from consumequeue.ext import ConsumeQueueExt
+from lab import rocketmq_lab
 from messagestore.broker.config.broker_properties import parse_broker_properties
 from messagestore.broker.config.consumer_offsets import ConsumerOffsets, LmqConsumerOffsets
 from messagestore.broker.config.delay_offsets import DelayOffsets

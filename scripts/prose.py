@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = sorted(marker.parent.name for marker in ROOT.glob("*/py.typed"))
-OTHERS = ("bench", "examples", "fuzz", "scripts", "tests")
+OTHERS = ("bench", "examples", "fuzz", "lab", "scripts", "tests")
 WORDS_MIN = 4
 PROGRAMS = (
     "program|process|thread|writer|reader|consumer|producer|broker|server|dispatcher|engine|store|tool|kernel|housekeeper"

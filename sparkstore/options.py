@@ -144,7 +144,7 @@ class ReadOptions:
 
 def parse_read_options(options: Mapping[str, str], also: Iterable[str] = ()) -> ReadOptions:
     """Parse options; `also` names further allowed ones.  Raises `BadOption`."""
-    given = _Given(by_our_names(options))
+    given = GivenOptions(by_our_names(options))
     given.check({name.lower() for name in (*NAMES, *also)})
     made = ReadOptions(
         paths=_paths(given),
@@ -260,13 +260,15 @@ def check_tasks(text: str | int) -> int:
     return number
 
 
-class _Given:
-    """The options by their lower-case names."""
+class GivenOptions:
+    """The options that are given; each method raises `BadOption` for a value of another form."""
 
     def __init__(self, options: dict[str, str]) -> None:
+        """`options` are by lower-case names."""
         self.options = options
 
     def check(self, known: set[str]) -> None:
+        """Raise `BadOption` for an option that is not known."""
         unknown = sorted(set(self.options) - known)
         for name in unknown:
             instead = _INSTEAD.get(name) or (_INSTEAD["kafka.bootstrap.servers"] if name.startswith("kafka.") else None)
@@ -276,6 +278,7 @@ class _Given:
             raise BadOption(f"unknown option {unknown[0]!r}; the options are {', '.join(NAMES)}")
 
     def text(self, name: str) -> str | None:
+        """Return the value as it is; None if the option is not given, as all but the last two do."""
         return self.options.get(name.lower())
 
     def name(self, name: str) -> str | None:
@@ -294,10 +297,12 @@ class _Given:
         return found
 
     def words(self, name: str) -> frozenset[str] | None:
+        """Return the same without an order."""
         found = self.names(name)
         return None if found is None else frozenset(found)
 
     def number(self, name: str) -> int | None:
+        """Return a whole number that fits 64 bits."""
         text = self.text(name)
         if text is None:
             return None
@@ -319,6 +324,7 @@ class _Given:
         return _ms_of(time)
 
     def flag(self, name: str) -> bool | None:
+        """Return whether the value is true."""
         text = self.text(name)
         if text is not None and text.lower() not in _WORDS:
             raise BadOption(f"option {name}: expected true or false, found {text!r}")
@@ -332,6 +338,7 @@ class _Given:
         return values[0] if text is None else text.lower()
 
     def size(self, name: str, default: int) -> int:
+        """Return a number of bytes."""
         text = self.text(name)
         try:
             return default if text is None else size_of(text)
@@ -339,7 +346,7 @@ class _Given:
             raise BadOption(f"option {name}: expected a number of bytes (k, m or g may follow), found {text!r}") from None
 
 
-def _paths(given: _Given) -> tuple[str, ...]:
+def _paths(given: GivenOptions) -> tuple[str, ...]:
     """Return the paths; Spark passes several as a JSON list."""
     text = given.text("paths")
     try:
@@ -357,14 +364,14 @@ def _paths(given: _Given) -> tuple[str, ...]:
     return found
 
 
-def _queue_ids(given: _Given) -> frozenset[int] | None:
+def _queue_ids(given: GivenOptions) -> frozenset[int] | None:
     words = given.words("queueId")
     if words is not None and not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
         raise BadOption(f"option queueId: expected numbers, found {given.text('queueId')!r}")
     return None if words is None else frozenset(int(word) for word in words)
 
 
-def _pattern(given: _Given) -> str | None:
+def _pattern(given: GivenOptions) -> str | None:
     text = given.name("subscribePattern")
     try:
         re.compile(text or "")
@@ -373,7 +380,7 @@ def _pattern(given: _Given) -> str | None:
     return text
 
 
-def _assigned(given: _Given) -> frozenset[QueueKey] | None:
+def _assigned(given: GivenOptions) -> frozenset[QueueKey] | None:
     text = given.text("assign")
     if text is None:
         return None
@@ -387,7 +394,7 @@ def _assigned(given: _Given) -> frozenset[QueueKey] | None:
     return found
 
 
-def _queue_times(given: _Given) -> dict[QueueKey, int]:
+def _queue_times(given: GivenOptions) -> dict[QueueKey, int]:
     text = given.text("startingOffsetsByTimestamp")
     try:
         found = dict(_queue_bounds(json.loads(text))) if text is not None else {}
@@ -399,14 +406,14 @@ def _queue_times(given: _Given) -> dict[QueueKey, int]:
     return found
 
 
-def _check_one_of(given: _Given, *names: str) -> None:
+def _check_one_of(given: GivenOptions, *names: str) -> None:
     """Raise `BadOption` if more than one of some options is given: Kafka's source takes one of them, too."""
     found = [name for name in names if given.text(name) is not None]
     if len(found) > 1:
         raise BadOption(f"options {' and '.join(found)}: give one of them")
 
 
-def _bounds(given: _Given, name: str, word: str, end: int) -> OffsetBounds:
+def _bounds(given: GivenOptions, name: str, word: str, end: int) -> OffsetBounds:
     """Parse `word`, a physical offset, or queue offsets as JSON."""
     text = given.text(name)
     if text is None or text.lower() == word:

@@ -111,16 +111,6 @@ def meta_schema(*, store: bool = False) -> StructType:
     return message_schema(META_COLUMNS, store=store)
 
 
-def ddl(columns: Sequence[str], table: dict[str, str] | None = None) -> str:
-    """Return a schema as text for `spark.read.schema(...)`.
-
-    >>> ddl(["topic", "queue_id"])
-    'topic string, queue_id int'
-    """
-    kinds = (table or MESSAGE_COLUMNS) | {BODY_TEXT: "string", STORE_COLUMN: "string"}
-    return ", ".join(f"{name} {kinds[name]}" for name in columns)
-
-
 def check_schema(schema: StructType, table: dict[str, str] | None = None) -> None:
     """Raise `UnknownColumn` for a column or type that a store of this kind does not have."""
     known = table or MESSAGE_COLUMNS

@@ -14,7 +14,7 @@ from types import ModuleType
 from storebytes.builds import HEADER_ONLY, PACKAGES, PlainFinder, is_compiled, kernel_builds
 
 BUILDS = ("compiled", "plain")
-OURS = (*PACKAGES, "brokerstore", "storageio")
+OURS = (*PACKAGES, "brokerstore", "lab", "storageio")
 
 
 class World:
@@ -46,9 +46,7 @@ def _import_all() -> dict[str, ModuleType]:
 
     from storebytes.builds import kernel_modules
 
-    kit = [
-        f"brokerstore.testing.{path.stem}" for path in (Path(__file__).parent.parent / "brokerstore/testing").glob("[a-z]*.py")
-    ]
+    kit = [f"lab.{path.stem}" for path in (Path(__file__).parent.parent / "lab").glob("[a-z]*.py")]
     for name in [
         *PACKAGES,
         *kernel_modules(Path(__file__).parent.parent),

@@ -55,9 +55,8 @@ def measure(rounds: int, theirs: Callable[[], ours.Rates], mine: Callable[[], ou
     pairs = [(theirs(), mine()) for _ in range(rounds)]
     cells = {}
     for step in pairs[0][1]:
-        same = ours.PEER_STEP.get(step, step)
-        ratios = sorted(mine[step] / theirs[same] for theirs, mine in pairs)
-        rates = statistics.median(theirs[same] for theirs, _ in pairs), statistics.median(mine[step] for _, mine in pairs)
+        ratios = sorted(mine[step] / theirs[step] for theirs, mine in pairs)
+        rates = statistics.median(theirs[step] for theirs, _ in pairs), statistics.median(mine[step] for _, mine in pairs)
         rates_text = " | ".join(f"{rate:,.0f}" for rate in rates)
         cells[step] = f"{rates_text} | {statistics.median(ratios):.1f} ({ratios[0]:.1f} .. {ratios[-1]:.1f})"
     return cells

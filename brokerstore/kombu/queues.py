@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from brokerstore.migrate import topic_of
@@ -21,7 +21,6 @@ LOG = logging.getLogger("brokerstore.kombu")
 GROUP = "kombu"
 TRANSIENT_TOPIC = "kombu_transient"
 PRIORITY = "KOMBU_PRIORITY"
-EARLIER = -1  # stands for the step of a topic that is only read
 PRIORITY_MAX = 9  # of kombu's messages
 POLL_S = 1.0  # how often a topic of another priority is looked for
 _STEP = re.compile(r":\d+\Z", re.ASCII)
@@ -47,12 +46,6 @@ def topic_of_queue(name: str) -> str:
     if _STEP.search(name):
         return _END.sub(lambda end: end[0].swapcase(), topic)
     return topic
-
-
-def earlier_topic(name: str, is_declared: Callable[[str], bool]) -> str | None:
-    """Return the topic in which an earlier version kept the queue's messages, unless another queue's priorities are there."""
-    found = _STEP.search(name)
-    return topic_of(name) if found is not None and not is_declared(name[: found.start()]) else None
 
 
 class KombuQueue(Protocol):
@@ -84,12 +77,10 @@ class TaskQueue:
     process had when it ended goes to another one.
     """
 
-    def __init__(self, store: SharedStore, name: str, steps: Sequence[int], parts: int, earlier: str | None = None) -> None:
+    def __init__(self, store: SharedStore, name: str, steps: Sequence[int], parts: int) -> None:
         """`steps`: the lowest priority of each topic, ascending; `parts`: queues of a topic, so consuming processes at most.
 
         Messages of other steps are consumed as well, because a process that put them may have declared the queue otherwise.
-
-        `earlier`: a topic of an earlier version, whose messages are consumed as well.
         """
         self._store = store
         self._parts = parts
@@ -97,8 +88,6 @@ class TaskQueue:
         self.steps = steps
         all_steps = {*steps, *range(steps[0], PRIORITY_MAX + 1)}
         self._topics = {step: topic_of_step(name, step) if step != steps[0] else topic_of_queue(name) for step in all_steps}
-        if earlier is not None:
-            self._topics[EARLIER] = earlier
         self._created: set[str] = set()
         self._consumers: dict[int, SharedConsumer] = {}
         self._ready: deque[StoredMessage] = deque()

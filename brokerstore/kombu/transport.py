@@ -24,7 +24,7 @@ from storageio import REAL_DISK, StoreError, process_id
 from .base import SCHEME, ChannelBase, QoSBase, TransportBase, packed, unpacked
 from .bindings import Binding, Bindings
 from .loop_reader import LoopReader
-from .queues import PRIORITY_MAX, TRANSIENT_TOPIC, KombuQueue, TaskQueue, TransientQueue, earlier_topic
+from .queues import PRIORITY_MAX, TRANSIENT_TOPIC, KombuQueue, TaskQueue, TransientQueue
 
 PARTS = 16  # queues of a task queue's topic, and so the processes that can consume from it
 STEPS = (0, 3, 6, 9)  # the lowest priority of each topic of a queue
@@ -317,9 +317,7 @@ class Transport(TransportBase):  # type: ignore[misc]
         opened, options = self.opened, self.client.transport_options
         if opened.bindings.is_transient(name):
             return TransientQueue(opened.store, name)
-        steps = self._steps_of(name)
-        earlier = earlier_topic(name, opened.bindings.is_declared)
-        return TaskQueue(opened.store, name, steps, int(options.get("parts") or PARTS), earlier)
+        return TaskQueue(opened.store, name, self._steps_of(name), int(options.get("parts") or PARTS))
 
     def _steps_of(self, name: str) -> list[int]:
         """Return the steps of a queue: each priority up to its highest one, if it was declared with that."""

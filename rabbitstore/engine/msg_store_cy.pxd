@@ -1,7 +1,5 @@
 from storebytes._bytes_cy cimport *
-from rabbitstore.format.content_cy cimport split_at
-from rabbitstore.engine.in_flight_cy cimport InFlight
-from rabbitstore.engine.msg_store_state_cy cimport FileSummary, RecordLocation
+from rabbitstore.engine.msg_store_state_cy cimport FileSummary, InFlight, RecordLocation
 
 cdef Size MSG_ID_SIZE, RECORD_SIZE_BYTES, TERM_AT, RECORD_MIN, RECORD_OVERHEAD, RECORD_END_MARK
 cdef Bool _is_record(memoryview view, bytes msg_id, Size start, Size total)
@@ -10,21 +8,18 @@ cdef class MsgStore
 
 cdef class StoreClient:
     cdef public MsgStore store
-    cdef public object credit, on_disk
+    cdef public object credit
     cdef public InFlight in_flight
     cdef public bint is_dying
-    cdef public list waiting
 
 cdef class MsgStore:
     cdef public object disk, folder, settings, lock, changed, files, _sync_lock, _mailbox, _failed
     cdef public dict locations, _cache, _views, _maps, _open
     cdef public list deferred, _buffer
-    cdef public set _to_confirm
     cdef public bint is_synced, _is_dirty
     cdef public I64 current, read_count, _new_bytes, _end, _buffered_bytes, _buffer_max, _size_limit
 
     cpdef object read(self, bytes msg_id)
-    cdef object _fields(self, bytes msg_id)
     cdef object _append(self, bytes msg_id, bytes term)
     cdef object _handle_writes(self, StoreClient client, object messages)
     cdef object _handle_removes(self, StoreClient client, object msg_ids)

@@ -1,8 +1,8 @@
 """A message store (rabbit_msg_store): messages by id, reference-counted, in numbered append-only files.
 
 Clients put messages into the cache of the current file and into a mailbox.  Any call of `process`, `sync` or a method that
-returns an answer handles the mailbox: it writes through a buffer and reports which messages are on disk.  Nothing here starts
-a thread: the housekeeper calls `sync` and the collector.
+returns an answer handles the mailbox: it writes through a buffer.  Nothing here starts a thread:
+the housekeeper calls `sync` and the collector.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 try:
@@ -20,15 +20,11 @@ except ModuleNotFoundError:
 from storageio import Disk, DiskError, File, Map, Mode, StoreClosed, StoreCorrupt, StoreReadOnly
 
 from ..errors import StoreBroken
-from ..format.content import decode_content
-from ..format.message import Content
-from ..format.content_cy import Fields, split_term
 from ..format.layout import MSG_ID_SIZE, RECORD_END_MARK, RECORD_HEAD, RECORD_MIN, RECORD_OVERHEAD, RECORD_SIZE_BYTES
 from ..format.rdq import RECORD_END, TERM_AT, check_record
 from ..settings import StoreSettings
 from .credit import Credit
-from .in_flight_cy import InFlight
-from .msg_store_state_cy import Files, FileSummary, RecordLocation
+from .msg_store_state_cy import Files, FileSummary, InFlight, RecordLocation
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
@@ -43,29 +39,21 @@ if not cython.compiled:
         take_bytes,
     )
 
-    from ..format.content_cy import split_at
-
-OnDisk = Callable[[list[bytes]], None]
 _pack_head = RECORD_HEAD.pack
 _Mail = tuple[Any, Any, Any]  # client, writes or None, removes or None
 
 
 class StoreClient:
-    """A client of a store, normally a queue.
+    """A client of a store, normally a queue."""
 
-    `on_disk` is called with the ids whose writes are durable, including writes that a remove has cancelled.
-    """
+    __slots__ = ("credit", "in_flight", "is_dying", "store")
 
-    __slots__ = ("credit", "in_flight", "is_dying", "on_disk", "store", "waiting")
-
-    def __init__(self, store: MsgStore, on_disk: OnDisk | None) -> None:
+    def __init__(self, store: MsgStore) -> None:
         """Create it with `MsgStore.client`."""
         self.store = store
         self.in_flight = InFlight()
         self.credit = Credit(*store.settings.client_credit)
         self.is_dying = False
-        self.on_disk = on_disk
-        self.waiting: list[bytes] = []  # written, not yet synced
 
     def write(self, msg_id: bytes, term: bytes) -> None:
         """Store the message, or count one more reference to it."""
@@ -99,10 +87,6 @@ class StoreClient:
         """Return the term, or None for an unknown id."""
         return self.store.read(msg_id)
 
-    def read_contents(self, msg_ids: Iterable[bytes]) -> list[Content | None]:
-        """Return the messages, None for an unknown id; raise `StoreCorrupt` for a damaged message."""
-        return self.store.read_contents(msg_ids)
-
     def remove(self, msg_ids: Iterable[bytes]) -> None:
         """Release one reference to each message."""
         store = self.store
@@ -121,10 +105,6 @@ class StoreClient:
             finally:
                 store._mailbox.append((self, None, batch[:sent]))
 
-    def contains(self, msg_id: bytes) -> bool:
-        """Return whether the store has the message."""
-        return self.store.contains(msg_id)
-
     def terminate(self) -> None:
         """End the client: the store ignores its writes in the mailbox, but not its removes, which are of stored messages."""
         with self.store.lock:
@@ -136,7 +116,7 @@ class MsgStore:
 
     __slots__ = (
         "_buffer", "_buffer_max", "_buffered_bytes", "_cache", "_end", "_failed", "_is_dirty", "_mailbox", "_maps",
-        "_new_bytes", "_open", "_size_limit", "_sync_lock", "_to_confirm", "_views", "changed", "current", "deferred",
+        "_new_bytes", "_open", "_size_limit", "_sync_lock", "_views", "changed", "current", "deferred",
         "disk", "files", "folder", "is_synced", "locations", "lock", "read_count", "settings",
     )  # fmt: skip
 
@@ -163,7 +143,6 @@ class MsgStore:
         self._buffered_bytes = 0
         self._end = 0  # of the current file, buffer included
         self._open: dict[int, File] = {}
-        self._to_confirm: set[StoreClient] = set()
         self._is_dirty = False
         self._failed: Exception | None = None
         self._buffer_max: int = settings.write_buffer_bytes
@@ -171,9 +150,9 @@ class MsgStore:
 
     # --- clients
 
-    def client(self, on_disk: OnDisk | None = None) -> StoreClient:
+    def client(self) -> StoreClient:
         """Return a new client of this store."""
-        return StoreClient(self, on_disk)
+        return StoreClient(self)
 
     def contains(self, msg_id: bytes) -> bool:
         """Return whether the store has the message after handling the mailbox."""
@@ -200,33 +179,6 @@ class MsgStore:
                 if _is_record(view, msg_id, start, total):
                     return take_bytes(source_of(view), start + TERM_AT, total - TERM_AT - 1)
         return self._read_slowly(msg_id)
-
-    def read_contents(self, msg_ids: Iterable[bytes]) -> list[Content | None]:
-        """Read many messages, splitting each term in place: the body is copied once."""
-        found: list[Content | None] = []
-        for msg_id in msg_ids:
-            fields = self._fields(msg_id)
-            if fields is not None:
-                found.append(tuple.__new__(Content, fields))  # faster than `Content(*fields)`
-                continue
-            term = self.read(msg_id)
-            found.append(None if term is None else decode_content(term, file=self.folder))
-        return found
-
-    def _fields(self, msg_id: bytes) -> Fields | None:
-        """Return the fields of a message in the cache or a closed file; None for any other."""
-        term = self._cache.get(msg_id)
-        if term is not None:
-            return split_term(term)
-        location = self.locations.get(msg_id)
-        if location is None or location.ref_count == 0:
-            return None
-        view = self._views.get(location.file)
-        start: Size = location.offset
-        total: Size = location.total_size
-        if view is None or not _is_record(view, msg_id, start, total):
-            return None
-        return split_at(source_of(view), start + TERM_AT, start + total - 1)
 
     def _read_slowly(self, msg_id: bytes) -> bytes | None:
         """Read from a file under its reader count; wait for the collector first."""
@@ -290,7 +242,7 @@ class MsgStore:
     @property
     def has_work(self) -> bool:
         """Whether `sync` has anything to do."""
-        return bool(self._mailbox or self._to_confirm or self._buffer or self._is_dirty)
+        return bool(self._mailbox or self._buffer or self._is_dirty)
 
     def process(self) -> None:
         """Handle the mailbox.  Afterwards its writes are in the buffer or a file, not synced."""
@@ -307,7 +259,6 @@ class MsgStore:
     def _handle_writes(self, client: StoreClient, messages: Sequence[tuple[bytes, bytes]]) -> None:
         counts: dict[bytes, int] = client.in_flight.counts
         locations: dict[bytes, RecordLocation] = self.locations
-        waiting: list[bytes] = client.waiting
         client.credit.handled(len(messages))
         if client.is_dying:
             self._ignore(client, messages)
@@ -316,17 +267,14 @@ class MsgStore:
             if counts.get(msg_id) == 1:
                 del counts[msg_id]
             else:
-                client.in_flight.arrived(msg_id, 1)
-                waiting.append(msg_id)  # a remove cancelled the write, but the client waits for its confirm
+                client.in_flight.arrived(msg_id, 1)  # a remove cancelled the write
                 continue
             location = locations.get(msg_id)
             if location is None:
                 self._append(msg_id, term)
             else:
                 self._count_one_more(location, msg_id, term)
-            waiting.append(msg_id)
         self._settle_sizes()
-        self._to_confirm.add(client)
 
     def _ignore(self, client: StoreClient, messages: Sequence[tuple[bytes, bytes]]) -> None:
         """Drop the writes of a terminated client."""
@@ -489,7 +437,7 @@ class MsgStore:
         self.delete_if_empty(before)
 
     def sync(self) -> None:
-        """Make everything sent so far durable, and notify its clients.
+        """Make everything sent so far durable.
 
         Others can write meanwhile: the store's lock is not held during the sync.
         """
@@ -497,10 +445,6 @@ class MsgStore:
             with self.lock:
                 self.process()
                 self.flush()
-                done = [(client, client.waiting) for client in self._to_confirm]
-                for client, _ids in done:
-                    client.waiting = []
-                self._to_confirm.clear()
                 number, is_dirty = self.current, self._is_dirty and self.is_synced
                 self._is_dirty = False
                 file = self.open_file(number)
@@ -512,9 +456,6 @@ class MsgStore:
             finally:
                 self._release(number)
             self._check_usable()  # a concurrent roll may have got this file's sync error: the system reports it once
-            for client, ids in done:
-                if client.on_disk is not None:
-                    client.on_disk(ids)
 
     @contextlib.contextmanager
     def _fatal(self) -> Iterator[None]:

@@ -15,3 +15,8 @@ cdef class FileSummary:
     cdef public object left, right
     cdef public bint locked, is_damaged
     cdef public list dead
+
+cdef class InFlight:
+    cdef public dict counts
+    cpdef object started(self, bytes msg_id, I64 difference)
+    cpdef Bool arrived(self, bytes msg_id, I64 difference)

@@ -1,4 +1,4 @@
-"""The state of a message store in memory: the location of each id, and a summary of each file."""
+"""The state of a message store in memory: the location of each id, a summary of each file, and what is in flight."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ try:
     import cython
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
+from ..errors import StoreBroken
 from ..format.layout import RECORD_MIN
 
 if not cython.compiled:
-    from storebytes._bytes_cy import I64
+    from storebytes._bytes_cy import I64, Bool
 
 
 class RecordLocation:
@@ -110,6 +111,43 @@ class Files:
         for left, right in zip([None, *numbers], [*numbers, None], strict=True):
             assert left is None or self.by_number[left].right == right
             assert right is None or self.by_number[right].left == left
+
+
+class InFlight:
+    """Writes and removes of one client in the mailbox, by message id (docs/formats/rabbitmq-queue.md#in-flight-writes).
+
+    A write counts +1, a remove -1; handling it subtracts that again.  A count of 0 that is still present means that a write
+    and a remove cancel each other: both are skipped.  Any other count is an error of the caller.
+    """
+
+    __slots__ = ("counts",)
+
+    def __init__(self) -> None:
+        """Create it with nothing in flight."""
+        self.counts: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        """Return the number of ids in the mailbox."""
+        return len(self.counts)
+
+    def started(self, msg_id: bytes, difference: I64) -> None:
+        """Count a write (+1) or a remove (-1) of an id that is already in flight; the caller counts the first one."""
+        counts = self.counts
+        known = counts[msg_id]
+        if known + difference not in (0, difference):
+            raise StoreBroken(f"message {msg_id.hex()}: a second {'write' if difference > 0 else 'remove'} in flight")
+        counts[msg_id] = known + difference
+
+    def arrived(self, msg_id: bytes, difference: I64) -> Bool:
+        """Handle a write (+1) or a remove (-1); return whether it takes effect."""
+        counts = self.counts
+        known = counts.get(msg_id)
+        if known == difference:
+            del counts[msg_id]
+            return True
+        if known == 0:
+            del counts[msg_id]
+        return False
 
 
 def locate_records(

@@ -2,15 +2,15 @@
 
 The clean-stop files are read, then deleted; from there on the folder counts as not cleanly stopped.  If they fit the folder,
 the store resumes from them: it reads no message file, and of each index only the ends and what the journal touches.  Otherwise
-`OpenedVhost.problems` names what does not fit and everything is read: reference counts come from the indexes, locations from a
-scan.  An entry whose message is in no file is acknowledged and listed in `OpenedVhost.lost`.
+`VhostOpening.problems` names what does not fit and everything is read: reference counts come from the indexes, locations from a
+scan.  An entry whose message is in no file is acknowledged and listed in `VhostOpening.lost`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 from storageio import Disk, Kind, StoreCorrupt, UnknownStore, replace_file
 from storageio.invariants import check_invariants
@@ -28,14 +28,14 @@ from ..read.queue_folder import QueueFolder
 from ..read.vhost_folder import VhostFolder
 from ..settings import IndexSettings, RabbitSettings
 from .clean_stop import RabbitCleanStop, delete_clean_stop, read_clean_stop
-from .index_protocol import Index
 from .msg_store_cy import MsgStore
 from .msg_store_recovery import open_store, resume_store
 from .queue_index_cy import QueueIndex
 from .queue_index_v2 import QueueIndexV2
 
 _LOG = logging.getLogger(f"brokerstore.{__name__}")
-ENGINES: dict[int, Callable[[Disk, str, IndexSettings], Index]] = {1: QueueIndex, 2: QueueIndexV2}
+Index = QueueIndex | QueueIndexV2
+ENGINES: dict[int, type[QueueIndex] | type[QueueIndexV2]] = {1: QueueIndex, 2: QueueIndexV2}
 _ZERO_RUN = bytes(64)  # a sector that never reached the disk leaves at least so many zeros
 _FOLDERS = (*layout.STORE_FOLDERS, layout.QUEUES_FOLDER, layout.SIDECAR_FOLDER)
 
@@ -51,42 +51,6 @@ class LoadedQueue:
     stored: list[tuple[int, bytes, int]] = field(default_factory=list)  # (sequence number, id, size) of entries not embedded
     persistent_count: int = 0
     persistent_bytes: int = 0
-
-
-@dataclass
-class OpenedVhost:
-    """The result of an opening."""
-
-    vhost: str
-    version: int  # of the queue indexes
-    index_settings: IndexSettings
-    persistent: MsgStore
-    transient: MsgStore
-    queues: list[LoadedQueue]
-    options: dict[str, QueueOptions]
-    lost: list[Finding]
-    problems: list[Finding]  # of the folder as it was found
-    is_resumed: bool  # from the clean-stop files, without a scan
-
-
-@dataclass
-class _Folder:
-    """The folder that is opened, and its settings."""
-
-    disk: Disk
-    vhost: VhostFolder
-    queues: list[QueueFolder]
-    options: dict[str, QueueOptions]
-    settings: RabbitSettings
-    version: int
-
-    def is_dropped(self, folder: QueueFolder) -> bool:
-        """Return whether a queue is half made, or does not survive a restart."""
-        return folder.is_half_made or not self.options.get(folder.queue, QueueOptions()).durable
-
-    def index_of(self, folder: QueueFolder) -> Index:
-        """Return the queue's index, not yet loaded."""
-        return new_index(self.disk, folder.path, self.settings.index, self.version)
 
 
 def check_empty(disk: Disk, path: str) -> None:
@@ -107,29 +71,39 @@ def create_folder(disk: Disk, path: str, vhost: str, settings: RabbitSettings) -
 
 
 class VhostOpening:
-    """What opening a virtual host for writing does to its folder; the caller holds the folder's lock."""
+    """What opening a virtual host for writing does to its folder; the caller holds the folder's lock.
+
+    `run` sets what the engine works with: the two message stores, the loaded `queues` and their `options`.  `problems` are
+    those of the folder as it was found, `lost` the entries without a message; `is_resumed`: from the clean-stop files, without
+    a scan.
+    """
+
+    persistent: MsgStore
+    transient: MsgStore
 
     def __init__(self, disk: Disk, path: str, settings: RabbitSettings) -> None:
         """Read the folder, and change nothing.  Raises `StoreCorrupt` for a damaged `.config`."""
-        vhost = VhostFolder(path, disk)
+        self._disk = disk
+        self._path = path
+        self._folder = vhost = VhostFolder(path, disk)
         _refuse_wrong_config(vhost)
-        queues = vhost.queue_folders()
-        version = max((queue.version for queue in queues), default=settings.index_version)
-        entries = VERSIONS[version].segment_entries or vhost.segment_entries
-        settings = replace(settings, index=replace(settings.index, segment_entries=entries))
-        self._problems: list[Finding] = []
-        self._clean = read_clean_stop(vhost, self._problems)
-        self._folder = _Folder(disk, vhost, queues, read_options(disk, path), settings, version)
+        self.vhost = vhost.vhost
+        self._queues = vhost.queue_folders()
+        self.version = max((queue.version for queue in self._queues), default=settings.index_version)
+        entries = VERSIONS[self.version].segment_entries or vhost.segment_entries
+        self.index_settings = replace(settings.index, segment_entries=entries)
+        self._store_settings = settings.store
+        self.problems: list[Finding] = []
+        self._clean = read_clean_stop(vhost, self.problems)
+        self.options = read_options(disk, path)
         vhost.close()
-        self._persistent: MsgStore | None = None
-        self._transient: MsgStore | None = None
-        self._loaded: list[LoadedQueue] = []
-        self._lost: list[Finding] = []
-        self._is_resumed = False
+        self.queues: list[LoadedQueue] = []
+        self.lost: list[Finding] = []
+        self.is_resumed = False
 
     def plan(self) -> Plan:
         """Return the steps, in the order in which they have to run."""
-        plan = Plan(self._folder.vhost.path)
+        plan = Plan(self._path)
         plan.add("make_folders", ", ".join(_FOLDERS), "the store writes there", self._make_folders)
         plan.add("delete_clean_stop", layout.RECOVERY_NAME, "the queues go on", self._delete_clean_stop)
         plan.add("delete_transient", layout.TRANSIENT_FOLDER, "its messages do not survive a stop", self._delete_transient)
@@ -138,54 +112,159 @@ class VhostOpening:
         plan.add("write_declarations", layout.SIDECAR_FOLDER, "only the folder shows some queues", self._write_declarations)
         return plan
 
-    def run(self) -> OpenedVhost:
-        """Run the plan, and return what the engine works with."""
-        folder, steps = self._folder, self.plan()
-        steps.apply()
-        assert self._persistent is not None and self._transient is not None
-        return OpenedVhost(
-            folder.vhost.vhost, folder.version, folder.settings.index, self._persistent, self._transient, self._loaded,
-            folder.options, self._lost, self._problems, self._is_resumed,
-        )  # fmt: skip
+    def run(self) -> Self:
+        """Run the plan, and return this."""
+        self.plan().apply()
+        return self
 
     def _make_folders(self) -> str:
         for name in _FOLDERS:
-            self._folder.disk.make_folder(f"{self._folder.vhost.path}/{name}")
+            self._disk.make_folder(f"{self._path}/{name}")
         return ""
 
     def _delete_clean_stop(self) -> str:
-        delete_clean_stop(self._folder.disk, self._folder.vhost.path)
+        delete_clean_stop(self._disk, self._path)
         return ""
 
     def _delete_transient(self) -> str:
-        _delete_transient_store(self._folder.disk, self._folder.vhost.path)
+        folder = f"{self._path}/{layout.TRANSIENT_FOLDER}"
+        for entry in self._disk.list(folder):
+            if entry.kind is Kind.FILE:
+                self._disk.delete(f"{folder}/{entry.name}")
         return ""
 
     def _load(self) -> str:
         """Continue from the clean stop, or read every index and message file; cut what a crash left of a record."""
-        folder = self._folder
-        resumed = _resume(folder, self._clean, self._problems) if self._clean is not None else None
-        self._is_resumed = resumed is not None
-        self._problems = [*folder.vhost.problems, *self._problems]
-        for problem in self._problems:
-            _LOG.warning("%s: %s at byte %d: %s: expected %s, found %s", folder.vhost.path, *problem.as_dict().values())
-        if resumed is not None:
-            self._persistent, self._loaded = resumed
-        else:
-            self._loaded = _load_queues(folder)
-            folder.vhost.close()
-            self._persistent, self._lost = _scan_persistent(folder, self._loaded)
-        path = f"{folder.vhost.path}/{layout.TRANSIENT_FOLDER}"
-        self._transient, _ = open_store(folder.disk, path, folder.settings.store, {}, is_synced=False)
+        self.is_resumed = self._clean is not None and self._resume(self._clean)
+        self.problems = [*self._folder.problems, *self.problems]
+        for problem in self.problems:
+            _LOG.warning("%s: %s at byte %d: %s: expected %s, found %s", self._path, *problem.as_dict().values())
+        if not self.is_resumed:
+            self.queues = self._load_queues()
+            self._folder.close()
+            self._scan_persistent()
+        path = f"{self._path}/{layout.TRANSIENT_FOLDER}"
+        self.transient, _ = open_store(self._disk, path, self._store_settings, {}, is_synced=False)
         return ""
 
     def _write_declarations(self) -> str:
-        folder = self._folder
-        known = complete_options(folder.options, self._loaded)
-        if known != folder.options:
-            write_options(folder.disk, folder.vhost.path, known)
-            folder.options = known
+        known = complete_options(self.options, self.queues)
+        if known != self.options:
+            write_options(self._disk, self._path, known)
+            self.options = known
         return ""
+
+    def _is_dropped(self, folder: QueueFolder) -> bool:
+        """Return whether a queue is half made, or does not survive a restart."""
+        return folder.is_half_made or not self.options.get(folder.queue, QueueOptions()).durable
+
+    def _index_of(self, folder: QueueFolder) -> Index:
+        return new_index(self._disk, folder.path, self.index_settings, self.version)
+
+    def _load_queues(self) -> list[LoadedQueue]:
+        """Read every index in full."""
+        loaded = []
+        for queue in self._queues:
+            index = self._index_of(queue)
+            if self._is_dropped(queue):
+                index.delete()
+                continue
+            found = LoadedQueue(queue.queue, queue.priority, index)
+            for entry in index.load(is_persistent, is_whole, self._folder.has_message):
+                found.persistent_count += 1
+                found.persistent_bytes += entry.size
+                if entry.term is None:
+                    found.stored.append((entry.seq_id, entry.msg_id, entry.size))
+            _apply_terms(found, (self._folder.recovery or {}).get(queue.folder))
+            loaded.append(found)
+        return loaded
+
+    def _resume(self, clean: RabbitCleanStop) -> bool:
+        """Continue from the clean stop; return false, with a problem added, when a queue does not fit its terms."""
+        loaded: list[LoadedQueue] = []
+        try:
+            misfit = self._resume_queues(clean, loaded)
+            if misfit is None:
+                for queue in self._queues:
+                    if self._is_dropped(queue):
+                        self._index_of(queue).delete()
+                path = f"{self._path}/{layout.PERSISTENT_FOLDER}"
+                self.persistent, self.queues = resume_store(self._disk, path, self._store_settings, clean), loaded
+                return True
+        except BaseException:
+            _abandon(loaded)
+            raise
+        _abandon(loaded)
+        expected = f"the entries of queue {misfit}"
+        self.problems.append(Finding(layout.RECOVERY_NAME, 0, "bad_recovery_terms", expected, "something else"))
+        return False
+
+    def _resume_queues(self, clean: RabbitCleanStop, loaded: list[LoadedQueue]) -> str | None:
+        """Collect the queues; return the folder of the first one that does not fit its terms."""
+        known = {queue.folder for queue in self._queues if not self._is_dropped(queue)}
+        for row in clean.terms.values():
+            if row.folder and row.persistent_count and row.folder not in known:
+                return row.folder
+        for queue in self._queues:
+            if queue.folder in known:
+                found = self._resume_queue(queue, clean)
+                if found is None:
+                    return queue.folder
+                loaded.append(found)
+        return None
+
+    def _resume_queue(self, queue: QueueFolder, clean: RabbitCleanStop) -> LoadedQueue | None:
+        """Return a queue with the numbers of its terms; None when its index does not fit them."""
+        row = clean.terms.get(queue.folder)
+        if row is None or row.next_seq_id is None:
+            return self._read_queue(queue, row, clean)
+        has_message = self._folder.has_message
+        index = self._index_of(queue)
+        counts = row.persistent_count, row.persistent_bytes
+        if row.persistent_count == sum(row.segments.values()):
+            fits = index.resume(row.segments, row.next_seq_id, is_persistent, has_message)
+        else:  # the index has transient messages, which do not survive: read all of it to find them
+            fits = sum(1 for _ in index.load(is_persistent, is_whole, has_message)) == row.persistent_count
+            fits = fits and index.next_seq_id <= row.next_seq_id
+            index.next_seq_id = row.next_seq_id
+        if not fits:
+            index.abandon()
+            return None
+        return LoadedQueue(queue.queue, queue.priority, index, row.next_deliver_seq_id, [], *counts)
+
+    def _read_queue(self, queue: QueueFolder, row: RecoveryRow | None, clean: RabbitCleanStop) -> LoadedQueue | None:
+        """Return a queue whose row has no sequence numbers or no name, from its whole index; None when that does not fit."""
+        if row is None and not shares_a_row(clean.terms):
+            return None
+        found = LoadedQueue(queue.queue, queue.priority, self._index_of(queue), None if row is None else 0)
+        fits = True
+        for entry in found.index.load(is_persistent, is_whole, self._folder.has_message):
+            found.persistent_count += 1
+            found.persistent_bytes += entry.size
+            fits = fits and (entry.term is not None or entry.msg_id in clean.locations)
+            if row is not None and entry.delivered:
+                found.next_deliver_seq_id = entry.seq_id + 1
+        if fits and (row is None or row.persistent_count == found.persistent_count):
+            return found
+        found.index.abandon()
+        return None
+
+    def _scan_persistent(self) -> None:
+        """Scan the message files; acknowledge and list the entries whose messages no file has."""
+        counts: dict[bytes, int] = {}
+        for queue in self.queues:
+            for _seq_id, msg_id, _size in queue.stored:
+                counts[msg_id] = counts.get(msg_id, 0) + 1
+        try:
+            path = f"{self._path}/{layout.PERSISTENT_FOLDER}"
+            self.persistent, missing = open_store(self._disk, path, self._store_settings, counts)
+            self.lost = [problem for queue in self.queues for problem in _drop_lost(queue, missing)]
+        except BaseException:
+            _abandon(self.queues)
+            raise
+        check_invariants(_check_references, self.persistent, self.queues, missing)
+        for queue in self.queues:
+            queue.stored.clear()
 
 
 def _refuse_wrong_config(vhost: VhostFolder) -> None:
@@ -195,105 +274,6 @@ def _refuse_wrong_config(vhost: VhostFolder) -> None:
             file = f"{vhost.path}/{problem.file}"
             expected = f"{{segment_entry_count, N}}., likely N = {vhost.segment_entries}"
             raise StoreCorrupt("unusable .config", file=file, offset=0, expected=expected, found=problem.found)
-
-
-def _delete_transient_store(disk: Disk, path: str) -> None:
-    folder = f"{path}/{layout.TRANSIENT_FOLDER}"
-    for entry in disk.list(folder):
-        if entry.kind is Kind.FILE:
-            disk.delete(f"{folder}/{entry.name}")
-
-
-def _load_queues(folder: _Folder) -> list[LoadedQueue]:
-    """Read every index in full."""
-    loaded = []
-    for queue in folder.queues:
-        index = folder.index_of(queue)
-        if folder.is_dropped(queue):
-            index.delete()
-            continue
-        found = LoadedQueue(queue.queue, queue.priority, index)
-        for entry in index.load(is_persistent, is_whole, folder.vhost.has_message):
-            found.persistent_count += 1
-            found.persistent_bytes += entry.size
-            if entry.term is None:
-                found.stored.append((entry.seq_id, entry.msg_id, entry.size))
-        _apply_terms(found, (folder.vhost.recovery or {}).get(queue.folder))
-        loaded.append(found)
-    return loaded
-
-
-def _resume(folder: _Folder, clean: RabbitCleanStop, problems: list[Finding]) -> tuple[MsgStore, list[LoadedQueue]] | None:
-    """Continue from the clean stop; return None, with a problem added, when a queue does not fit its terms."""
-    loaded: list[LoadedQueue] = []
-    try:
-        misfit = _resume_queues(folder, clean, loaded)
-        if misfit is None:
-            for queue in folder.queues:
-                if folder.is_dropped(queue):
-                    folder.index_of(queue).delete()
-            path = f"{folder.vhost.path}/{layout.PERSISTENT_FOLDER}"
-            return resume_store(folder.disk, path, folder.settings.store, clean), loaded
-    except BaseException:
-        _abandon(loaded)
-        raise
-    _abandon(loaded)
-    expected = f"the entries of queue {misfit}"
-    problems.append(Finding(layout.RECOVERY_NAME, 0, "bad_recovery_terms", expected, "something else"))
-    return None
-
-
-def _resume_queues(folder: _Folder, clean: RabbitCleanStop, loaded: list[LoadedQueue]) -> str | None:
-    """Collect the queues; return the folder of the first one that does not fit its terms."""
-    known = {queue.folder for queue in folder.queues if not folder.is_dropped(queue)}
-    for row in clean.terms.values():
-        if row.folder and row.persistent_count and row.folder not in known:
-            return row.folder
-    for queue in folder.queues:
-        if queue.folder in known:
-            found = _resume_queue(folder, queue, clean)
-            if found is None:
-                return queue.folder
-            loaded.append(found)
-    return None
-
-
-def _resume_queue(folder: _Folder, queue: QueueFolder, clean: RabbitCleanStop) -> LoadedQueue | None:
-    """Return a queue with the numbers of its terms; None when its index does not fit them."""
-    row = clean.terms.get(queue.folder)
-    if row is None or row.next_seq_id is None:
-        return _read_queue(folder, queue, row, clean)
-    has_message = folder.vhost.has_message
-    index = folder.index_of(queue)
-    counts = row.persistent_count, row.persistent_bytes
-    if row.persistent_count == sum(row.segments.values()):
-        fits = index.resume(row.segments, row.next_seq_id, is_persistent, has_message)
-    else:  # the index has transient messages, which do not survive: read all of it to find them
-        fits = sum(1 for _ in index.load(is_persistent, is_whole, has_message)) == row.persistent_count
-        fits = fits and index.next_seq_id <= row.next_seq_id
-        index.next_seq_id = row.next_seq_id
-    if not fits:
-        index.abandon()
-        return None
-    return LoadedQueue(queue.queue, queue.priority, index, row.next_deliver_seq_id, [], *counts)
-
-
-def _read_queue(folder: _Folder, queue: QueueFolder, row: RecoveryRow | None, clean: RabbitCleanStop) -> LoadedQueue | None:
-    """Return a queue whose row has no sequence numbers or no name, from its whole index; None when that does not fit."""
-    if row is None and not shares_a_row(clean.terms):
-        return None
-    found = LoadedQueue(queue.queue, queue.priority, folder.index_of(queue), None if row is None else 0)
-    fits = True
-    for entry in found.index.load(is_persistent, is_whole, folder.vhost.has_message):
-        found.persistent_count += 1
-        found.persistent_bytes += entry.size
-        fits = fits and (entry.term is not None or entry.msg_id in clean.locations)
-        if row is not None and entry.delivered:
-            found.next_deliver_seq_id = entry.seq_id + 1
-    if fits and (row is None or row.persistent_count == found.persistent_count):
-        return found
-    found.index.abandon()
-    return None
 
 
 def _abandon(loaded: list[LoadedQueue]) -> None:
@@ -325,25 +305,6 @@ def is_whole(entry: IndexEntry) -> bool:
     if term is None or not (_ZERO_RUN in term or term.startswith(b"\0") or term.endswith(b"\0")):
         return True
     return is_message(term, entry.msg_id)
-
-
-def _scan_persistent(folder: _Folder, loaded: list[LoadedQueue]) -> tuple[MsgStore, list[Finding]]:
-    """Scan the message files; acknowledge and return the entries whose messages no file has."""
-    counts: dict[bytes, int] = {}
-    for queue in loaded:
-        for _seq_id, msg_id, _size in queue.stored:
-            counts[msg_id] = counts.get(msg_id, 0) + 1
-    try:
-        path = f"{folder.vhost.path}/{layout.PERSISTENT_FOLDER}"
-        store, missing = open_store(folder.disk, path, folder.settings.store, counts)
-        lost = [problem for queue in loaded for problem in _drop_lost(queue, missing)]
-    except BaseException:
-        _abandon(loaded)
-        raise
-    check_invariants(_check_references, store, loaded, missing)
-    for queue in loaded:
-        queue.stored.clear()
-    return store, lost
 
 
 def _drop_lost(queue: LoadedQueue, missing: set[bytes]) -> list[Finding]:

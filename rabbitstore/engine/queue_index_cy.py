@@ -17,7 +17,7 @@ try:
     import cython
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
-from storageio import SECTOR_SIZE, Disk, DiskError, File, Mode, StoreError, StoreReadOnly, replace_file
+from storageio import SECTOR_SIZE, Disk, DiskError, File, Mode, replace_file
 from storageio.invariants import check_invariants
 
 from ..files import numbers_in, read_if_there
@@ -42,7 +42,7 @@ from ..format.segment_cy import read_segment, write_segment
 from ..read.entry_copies import HasMessage, drop_worse_copies, no_message
 from ..read.salvage import read_journal_past_damage, refuse_lost_entries
 from ..settings import IndexSettings
-from .queue_files import SYNC_FAILED_NAME, delete_queue_folder
+from .queue_index_base_cy import QueueIndexBase
 
 if not cython.compiled:
     from storebytes._bytes_cy import I64, Bool
@@ -78,38 +78,25 @@ class _Segment:
         self.is_unread = False  # `unacked` comes from a clean stop; the first read checks it
 
 
-class QueueIndex:
-    """The index of one queue.  Not thread-safe: the queue that owns it holds a lock."""
+class QueueIndex(QueueIndexBase):
+    """Version 1 of the index."""
 
     __slots__ = (
-        "_buffer", "_bytes_max", "_entries", "_entries_max", "_failed", "_flushes", "_held_bytes", "_is_dirty", "_journal",
-        "_journal_bytes", "_journal_may_be_unsynced", "_per_segment", "_rewrites", "_segments", "before_flush", "disk",
-        "folder", "miscounted", "next_seq_id", "problems", "read_count", "settings",
+        "_buffer", "_bytes_max", "_entries", "_entries_max", "_flushes", "_is_dirty", "_journal", "_journal_bytes",
+        "_journal_may_be_unsynced",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, folder: str, settings: IndexSettings) -> None:
         """`folder` is the queue's folder; the first entry creates it."""
-        self.disk = disk
-        self.folder = folder
-        self.settings = settings
-        self._per_segment = settings.segment_entries
+        super().__init__(disk, folder, settings, settings.segment_entries, "idx")
         self._entries_max = settings.journal_entries_max
         self._bytes_max = settings.journal_bytes_max
-        self.before_flush: Callable[[], None] | None = None  # syncs the messages that entries refer to
-        self.next_seq_id = 0
-        self.read_count = 0  # segment files read
-        self.miscounted = 0  # entries found less entries counted by the last clean stop; the caller of `read` resets it
-        self.problems: list[Finding] = []  # of segments that differ from the counts of the last clean stop
-        self._segments: dict[int, _Segment] = {}
         self._buffer = bytearray()  # journal bytes not yet written
         self._journal: File | None = None
-        self._failed: DiskError | None = None
         self._journal_bytes = 0
         self._entries = 0  # since the last flush
-        self._held_bytes = 0
         self._is_dirty = False  # written to the journal, not synced
         self._journal_may_be_unsynced = False  # a process may have died between changing it and its sync
-        self._rewrites = False  # a sync failed earlier: what the system shows may not be on disk
         self._flushes = 0
 
     # --- changes
@@ -182,18 +169,6 @@ class QueueIndex:
             del self._buffer[:size_bytes]
             self._is_dirty = True
 
-    def _fail(self, error: DiskError) -> None:
-        """Refuse further changes.  After a failed sync leave a mark: the next opening rewrites what it finds."""
-        self._failed = error
-        if error.operation.startswith("sync"):
-            with contextlib.suppress(StoreError):
-                self.disk.open(f"{self.folder}/{SYNC_FAILED_NAME}", Mode.CREATE).close()
-
-    def _check_usable(self) -> None:
-        """Raise `StoreReadOnly` after a failed write or sync, since the state on disk is unknown."""
-        if self._failed is not None:
-            raise StoreReadOnly(f"{self.folder}: only readable after: {self._failed}") from self._failed
-
     def position(self) -> tuple[int, int]:
         """Return where the changes so far end, for a later `sync` up to here."""
         return self._flushes, self._journal_bytes + len(self._buffer)
@@ -265,7 +240,8 @@ class QueueIndex:
             replace_file(self.disk, path, data)
             segment.size_bytes = 0
         else:
-            self._append_bytes(path, segment.size_bytes, data)
+            self.disk.make_folder(self.folder)
+            self._put(path, segment.size_bytes, data)
         segment.has_file = True
         segment.size_bytes += len(data)
         segment.publishes.clear()
@@ -285,15 +261,9 @@ class QueueIndex:
         everything is: a later sync does not write such pages.
         """
         if is_journalled or self._rewrites:
-            self._append_bytes(path, 0, data)
+            self._put(path, 0, data)
             return
         with contextlib.closing(self.disk.open(path, Mode.WRITE)) as file:
-            file.sync()
-
-    def _append_bytes(self, path: str, offset: int, data: bytes) -> None:
-        self.disk.make_folder(self.folder)
-        with contextlib.closing(self.disk.open(path, Mode.CREATE)) as file:
-            file.write(offset, data)
             file.sync()
 
     def _empty_journal(self) -> None:
@@ -310,70 +280,22 @@ class QueueIndex:
 
     # --- reading
 
-    def segment_end(self, seq_id: int) -> int:
-        """Return the first sequence number of the next segment."""
-        entries = self.settings.segment_entries
-        return seq_id - seq_id % entries + entries
-
-    def read(self, start: int, stop: int) -> list[IndexEntry]:
-        """Return the unacknowledged entries of start..stop, a range within one segment, by sequence number."""
-        entries = self.settings.segment_entries
-        number = start // entries
-        first = number * entries
-        assert stop <= first + entries, "the range must lie within one segment"
-        segment = self._segments.get(number)
-        if segment is None:
-            return []
-        found = self._read_file(number, segment)
-        segment = self._segments[number]
-        path = f"{self.folder}/{JOURNAL_NAME}"
-        for relative in segment.acks:
-            found.pop(relative, None)
-        for relative, (persistent, head, term) in segment.publishes.items():
-            found[relative] = _entry_of(first + relative, persistent, head, term, path)
-        low, high = start - first, stop - first
-        return [found[relative] for relative in sorted(found) if low <= relative < high]
-
-    def _read_file(self, number: int, segment: _Segment) -> dict[int, IndexEntry]:
-        """Return the unacknowledged entries of the file."""
-        if not segment.has_file:
-            return {}
-        self.read_count += 1
-        path = f"{self.folder}/{number}.idx"
-        data = (read_if_there(self.disk, path) or b"")[: segment.size_bytes]
-        problems: list[Finding] = []
-        entries = self.settings.segment_entries
+    def _parse(self, number: int, problems: list[Finding]) -> dict[int, IndexEntry]:
+        path, entries = f"{self.folder}/{number}.idx", self.settings.segment_entries
+        data = (read_if_there(self.disk, path) or b"")[: self._segments[number].size_bytes]
         found = read_segment(data, number * entries, entries, path, problems)[0]
-        unacked = {relative: entry for relative, entry in found.items() if not entry.acked}
-        if segment.is_unread:
-            segment.is_unread = False
-            if problems or len(unacked) != segment.unacked:
-                return self._reload(number, segment.unacked)
-        return unacked
+        return {relative: entry for relative, entry in found.items() if not entry.acked}
 
-    def _reload(self, number: int, expected: int) -> dict[int, IndexEntry]:
-        """Return the entries of a segment that has others than the last stop counted; report and count the difference."""
-        found = {entry.seq_id % self.settings.segment_entries: entry for entry in self._load_segment(number, {}, _anything)}
-        self.miscounted += len(found) - expected
-        path = f"{self.folder}/{number}.idx"
-        self.problems.append(Finding(path, 0, "bad_recovery_terms", f"{expected} entries", str(len(found))))
-        _LOG.warning("%s: found %d entries; the last stop counted %d", path, len(found), expected)
-        return found
+    def _reloaded(self, number: int, found: dict[int, IndexEntry]) -> dict[int, IndexEntry]:
+        return {entry.seq_id % self._per_segment: entry for entry in self._load_segment(number, {}, _anything)}
 
-    def bounds(self) -> tuple[int, int]:
-        """Return the first sequence number of the oldest segment with entries, and the next sequence number."""
-        numbers = [number for number, segment in self._segments.items() if segment.unacked]
-        first = min(numbers) * self.settings.segment_entries if numbers else self.next_seq_id
-        return first, self.next_seq_id
-
-    @property
-    def unacked(self) -> int:
-        """The number of unacknowledged entries."""
-        return sum(segment.unacked for segment in self._segments.values())
-
-    def unacked_by_segment(self) -> dict[int, int]:
-        """Return the numbers of unacknowledged entries by segment, without zeros."""
-        return {number: segment.unacked for number, segment in self._segments.items() if segment.unacked}
+    def _published(self, number: int) -> dict[int, IndexEntry]:
+        first, path = number * self._per_segment, f"{self.folder}/{JOURNAL_NAME}"
+        publishes = self._segments[number].publishes
+        return {
+            relative: _entry_of(first + relative, persistent, head, term, path)
+            for relative, (persistent, head, term) in publishes.items()
+        }
 
     # --- opening and closing
 
@@ -390,7 +312,7 @@ class QueueIndex:
         or other damage is rewritten.
         """
         journal = self._read_journal(is_whole)
-        self._rewrites = self.disk.stat(f"{self.folder}/{SYNC_FAILED_NAME}") is not None
+        self._find_failed_sync()
         for number in sorted({*numbers_in(self.disk, self.folder, "idx"), *journal}):
             yield from self._load_segment(number, journal.get(number, {}), keep, has_message)
         self._finish_load()
@@ -505,9 +427,7 @@ class QueueIndex:
         new = sum(len(segment.publishes) + len(segment.acks) for segment in self._segments.values())
         self._entries = max(self._entries, new)
         self.flush()
-        if self._rewrites:
-            self._rewrites = False
-            self.disk.delete(f"{self.folder}/{SYNC_FAILED_NAME}")
+        self._forget_failed_sync()
 
     def check(self) -> None:
         """Assert that the segments' counts and sizes fit each other."""
@@ -529,14 +449,6 @@ class QueueIndex:
         if self._journal is not None:
             self._journal.close()
             self._journal = None
-
-    def delete(self) -> None:
-        """Delete the queue's folder durably.
-
-        The name file goes last: a crash must not leave messages of a queue without a name.
-        """
-        self.abandon()
-        delete_queue_folder(self.disk, self.folder)
 
 
 def _segment_bytes(segment: _Segment) -> bytes:

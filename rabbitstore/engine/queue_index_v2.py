@@ -9,11 +9,10 @@ message.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from storageio import Disk, DiskError, Mode, StoreCorrupt, StoreError, StoreReadOnly
+from storageio import Disk, DiskError, Mode, StoreCorrupt
 from storageio.invariants import check_invariants
 from storebytes.finding import Finding
 
@@ -23,9 +22,8 @@ from ..format.entry_cy import IndexEntry
 from ..format.index_v2 import NO_ENTRY, V2Entry, encode_chunk, encode_entry, encode_head, is_unwritten, read_chunk, read_index
 from ..read.entry_copies import HasMessage, no_message
 from ..settings import IndexSettings
-from .queue_files import SYNC_FAILED_NAME, delete_queue_folder
+from .queue_index_base_cy import QueueIndexBase
 
-_LOG = logging.getLogger("brokerstore")
 _ENTRIES = layout.V2_SEGMENT_ENTRIES
 _ZERO_RUN = bytes(64)  # a sector that never reached the disk leaves at least so many zeros
 
@@ -59,25 +57,14 @@ class _V2Segment:
         self.is_unread = False  # `unacked` comes from a clean stop; the first read checks it
 
 
-class QueueIndexV2:
-    """The index of one queue.  Not thread-safe: the queue that owns it holds a lock."""
+class QueueIndexV2(QueueIndexBase):
+    """Version 2 of the index."""
 
     def __init__(self, disk: Disk, folder: str, settings: IndexSettings) -> None:
         """`folder` is the queue's folder; the first entry creates it."""
-        self.disk = disk
-        self.folder = folder
-        self.settings = settings
-        self.before_flush: Callable[[], None] | None = None  # syncs the messages that entries refer to
-        self.next_seq_id = 0
-        self.read_count = 0  # segment files read
-        self.miscounted = 0  # entries found less entries counted by the last clean stop; the caller of `read` resets it
-        self.problems: list[Finding] = []  # of segments that differ from the counts of the last clean stop
-        self._segments: dict[int, _V2Segment] = {}
+        super().__init__(disk, folder, settings, _ENTRIES, "qi")
         self._changes = 0  # publishes and acknowledgements so far
         self._written = 0  # of them on disk
-        self._held_bytes = 0
-        self._failed: DiskError | None = None
-        self._rewrites = False  # a sync failed earlier: what the system shows may not be on disk
 
     # --- changes
 
@@ -139,18 +126,6 @@ class QueueIndexV2:
             self.before_flush()
         self.sync()
         check_invariants(self.check)
-
-    def _fail(self, error: DiskError) -> None:
-        """Refuse further changes.  After a failed sync leave a mark: the next opening rewrites what it finds."""
-        self._failed = error
-        if error.operation.startswith("sync"):
-            with contextlib.suppress(StoreError):
-                self.disk.open(f"{self.folder}/{SYNC_FAILED_NAME}", Mode.CREATE).close()
-
-    def _check_usable(self) -> None:
-        """Raise `StoreReadOnly` after a failed write or sync, since the state on disk is unknown."""
-        if self._failed is not None:
-            raise StoreReadOnly(f"{self.folder}: only readable after: {self._failed}") from self._failed
 
     # --- writing
 
@@ -220,11 +195,6 @@ class QueueIndexV2:
                 at += len(run)
             file.sync()
 
-    def _put(self, path: str, offset: int, data: bytes) -> None:
-        with contextlib.closing(self.disk.open(path, Mode.CREATE)) as file:
-            file.write(offset, data)
-            file.sync()
-
     def _delete_segment(self, number: int, segment: _V2Segment) -> None:
         """Delete the files of a segment whose entries on disk are all acknowledged, the messages first."""
         if segment.store_bytes:
@@ -236,46 +206,6 @@ class QueueIndexV2:
 
     # --- reading
 
-    def segment_end(self, seq_id: int) -> int:
-        """Return the first sequence number of the next segment."""
-        return seq_id - seq_id % _ENTRIES + _ENTRIES
-
-    def read(self, start: int, stop: int) -> list[IndexEntry]:
-        """Return the unacknowledged entries of start..stop, a range within one segment, by sequence number."""
-        number = start // _ENTRIES
-        first = number * _ENTRIES
-        assert stop <= first + _ENTRIES, "the range must lie within one segment"
-        segment = self._segments.get(number)
-        if segment is None:
-            return []
-        found = self._read_file(number, segment)
-        for relative in segment.acks:
-            found.pop(relative, None)
-        for relative, one in segment.publishes.items():
-            found[relative] = _entry(first + relative, one, f"{self.folder}/{number}.qi")
-        low, high = start - first, stop - first
-        return [found[relative] for relative in sorted(found) if low <= relative < high]
-
-    def _read_file(self, number: int, segment: _V2Segment) -> dict[int, IndexEntry]:
-        """Return the unacknowledged entries of the files; a message that cannot be read fails when it is fetched."""
-        if not segment.has_file:
-            return {}
-        self.read_count += 1
-        problems: list[Finding] = []
-        found = self._parse(number, problems)
-        if segment.is_unread:
-            segment.is_unread = False
-            if problems or len(found) != segment.unacked:
-                self._report_count(number, segment, len(found))
-        return found
-
-    def _report_count(self, number: int, segment: _V2Segment, count: int) -> None:
-        path = f"{self.folder}/{number}.qi"
-        self.miscounted += count - segment.unacked
-        self.problems.append(Finding(path, 0, "bad_recovery_terms", f"{segment.unacked} entries", str(count)))
-        _LOG.warning("%s: found %d entries; the last stop counted %d", path, count, segment.unacked)
-        segment.unacked = count
-
     def _parse(self, number: int, problems: list[Finding]) -> dict[int, IndexEntry]:
         path = f"{self.folder}/{number}.qi"
         data = read_if_there(self.disk, path) or b""
@@ -286,19 +216,13 @@ class QueueIndexV2:
         rows = read_index(data, number, path, problems)
         return {row.seq_id - first: _from_row(row, store, f"{self.folder}/{number}", problems) for row in rows}
 
-    def bounds(self) -> tuple[int, int]:
-        """Return the first sequence number of the oldest segment with entries, and the next sequence number."""
-        numbers = [number for number, segment in self._segments.items() if segment.unacked]
-        return min(numbers) * _ENTRIES if numbers else self.next_seq_id, self.next_seq_id
+    def _reloaded(self, number: int, found: dict[int, IndexEntry]) -> dict[int, IndexEntry]:
+        self._segments[number].unacked = len(found)
+        return found
 
-    @property
-    def unacked(self) -> int:
-        """The number of unacknowledged entries."""
-        return sum(segment.unacked for segment in self._segments.values())
-
-    def unacked_by_segment(self) -> dict[int, int]:
-        """Return the numbers of unacknowledged entries by segment, without zeros."""
-        return {number: segment.unacked for number, segment in self._segments.items() if segment.unacked}
+    def _published(self, number: int) -> dict[int, IndexEntry]:
+        first, path = number * _ENTRIES, f"{self.folder}/{number}.qi"
+        return {relative: _entry(first + relative, one, path) for relative, one in self._segments[number].publishes.items()}
 
     # --- opening and closing
 
@@ -313,7 +237,7 @@ class QueueIndexV2:
         A message that is torn, or behind its file's end, was never synced: the entry is dropped, with a problem.  Raise
         `StoreCorrupt` for other damage, which `recover` may repair.
         """
-        self._rewrites = self.disk.stat(f"{self.folder}/{SYNC_FAILED_NAME}") is not None
+        self._find_failed_sync()
         for number in numbers_in(self.disk, self.folder, "qi"):
             yield from self._load_segment(number, keep)
         self._finish_load()
@@ -375,9 +299,7 @@ class QueueIndexV2:
                 self._delete_segment(number, segment)
         self.disk.sync_folder(self.folder)
         self.sync()
-        if self._rewrites:
-            self._rewrites = False
-            self.disk.delete(f"{self.folder}/{SYNC_FAILED_NAME}")
+        self._forget_failed_sync()
 
     def _delete_empty_store(self, number: int) -> None:
         """Delete a store without an index; raise `StoreCorrupt` when it has messages, since `recover` restores the index."""
@@ -437,13 +359,6 @@ class QueueIndexV2:
         """Write everything that waits."""
         if self._failed is None:
             self.flush()
-
-    def abandon(self) -> None:
-        """Do nothing: no file stays open between two calls."""
-
-    def delete(self) -> None:
-        """Delete the queue's folder durably."""
-        delete_queue_folder(self.disk, self.folder)
 
 
 def _offset(relative: int) -> int:

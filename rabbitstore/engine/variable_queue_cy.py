@@ -16,7 +16,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 try:
     import cython
@@ -28,53 +28,46 @@ from storageio.invariants import check_invariants
 from ..declarations import DEFAULT, LAZY
 from ..format.entry_cy import IndexEntry
 from ..settings import RabbitSettings
-from .delta_cy import Delta
-from .index_protocol import Index
 from .msg_store_cy import StoreClient
 from .rates_cy import INFINITY, Rates
 
 if not cython.compiled:
     from storebytes._bytes_cy import I64
+if TYPE_CHECKING:
+    from .opening import Index
 
 
-class PendingConfirms(NamedTuple):
-    """The sequence numbers that a sync confirms, and where the journal ended when it began."""
+class Delta:
+    """The part of a queue that is only on disk: `count` of the messages in start..stop, of which memory has only this range."""
 
-    seq_ids: list[int]
-    position: tuple[int, int]
+    __slots__ = ("count", "start", "stop")
+
+    def __init__(self, start: int = 0, count: int = 0, stop: int = 0) -> None:
+        """Create it, empty by default."""
+        self.start = start
+        self.count = count
+        self.stop = stop
+
+    def expand(self, seq_id: I64) -> None:
+        """Add the message to the range."""
+        if self.count == 0:
+            self.start, self.stop = seq_id, seq_id + 1
+        else:
+            self.start, self.stop = min(self.start, seq_id), max(self.stop, seq_id + 1)
+        self.count += 1
+
+    def clear(self) -> None:
+        """Remove all messages from it."""
+        self.start = self.count = self.stop = 0
 
 
 class VariableQueue:
     """One queue.  Not thread-safe."""
 
     __slots__ = (
-        "confirmed",
-        "delta",
-        "disk_pending",
-        "disk_reads",
-        "durable",
-        "index",
-        "length",
-        "mode",
-        "needs_confirms",
-        "next_deliver_seq_id",
-        "next_seq_id",
-        "now_ms",
-        "persistent_bytes",
-        "persistent_count",
-        "persistent_store",
-        "q1",
-        "q2",
-        "q3",
-        "q4",
-        "ram_bytes",
-        "ram_count",
-        "ram_pending",
-        "rates",
-        "settings",
-        "target_ram_count",
-        "transient_store",
-        "unconfirmed",
+        "delta", "disk_pending", "disk_reads", "durable", "index", "length", "mode", "next_deliver_seq_id", "next_seq_id",
+        "now_ms", "persistent_bytes", "persistent_count", "persistent_store", "q1", "q2", "q3", "q4", "ram_bytes",
+        "ram_count", "ram_pending", "rates", "settings", "target_ram_count", "transient_store",
     )  # fmt: skip
 
     def __init__(
@@ -89,12 +82,10 @@ class VariableQueue:
         durable: bool = True,
         next_deliver_seq_id: int | None = None,
         persistent: tuple[int, int] = (0, 0),
-        needs_confirms: bool = True,
     ) -> None:
         """Continue with the loaded `index`; without `next_deliver_seq_id` all its messages count as redelivered.
 
-        `persistent` is the number of persistent messages in the index and the bytes of their bodies.  With `needs_confirms`
-        the caller collects confirms with `take_confirmed`.
+        `persistent` is the number of persistent messages in the index and the bytes of their bodies.
         """
         self.index = index
         index.before_flush = persistent_store.store.sync
@@ -117,9 +108,6 @@ class VariableQueue:
         self.target_ram_count = INFINITY
         self.rates = Rates(now_ms())
         self.persistent_count, self.persistent_bytes = persistent  # unacknowledged ones included
-        self.needs_confirms = needs_confirms
-        self.unconfirmed: list[int] = []
-        self.confirmed: list[int] = []
         self.disk_reads = 0  # messages read from a store
         start, self.next_seq_id = index.bounds()
         self.next_deliver_seq_id = self.next_seq_id if next_deliver_seq_id is None else next_deliver_seq_id
@@ -145,7 +133,7 @@ class VariableQueue:
     # --- publish
 
     def publish(self, msg_id: bytes, term: bytes, size: int, *, expiry_us: int = 0, persistent: bool, embedded: bool) -> int:
-        """Append a message and return its sequence number, which `confirmed` has once the message is durable."""
+        """Append a message and return its sequence number."""
         message = self._new(msg_id, term, size, expiry_us, persistent, embedded)
         if self.mode == LAZY:
             self._write(message, force=True)
@@ -182,30 +170,13 @@ class VariableQueue:
         if message.persistent:
             self.persistent_count += 1
             self.persistent_bytes += size
-        if self.needs_confirms:
-            (self.unconfirmed if message.persistent else self.confirmed).append(seq_id)
         return message
-
-    def take_confirmed(self) -> list[int]:
-        """Return the sequence numbers that became durable since the last call."""
-        found, self.confirmed = self.confirmed, []
-        return found
 
     def sync(self) -> None:
         """Make everything published so far durable.  `Vhost.sync` does this for many queues with one sync of the stores."""
-        waiting = self.begin_sync()
+        position = self.index.position()
         self.persistent_store.store.sync()
-        self.end_sync(waiting)
-
-    def begin_sync(self) -> PendingConfirms:
-        """Return what a sync of the message stores followed by `end_sync` will confirm."""
-        seq_ids, self.unconfirmed = self.unconfirmed, []
-        return PendingConfirms(seq_ids, self.index.position())
-
-    def end_sync(self, waiting: PendingConfirms) -> None:
-        """Sync the index as it was at `begin_sync` and confirm `waiting`."""
-        self.index.sync(waiting.position)
-        self.confirmed += waiting.seq_ids
+        self.index.sync(position)
 
     # --- fetch and acknowledge
 
@@ -246,10 +217,6 @@ class VariableQueue:
         if self.rates.count(0, 0, 0, len(messages)):
             self._update_rates()
         return [message.msg_id for message in messages]
-
-    def pending_up_to(self, seq_id: int) -> list[int]:
-        """Return the unacknowledged numbers up to `seq_id`."""
-        return sorted(number for pending in (self.ram_pending, self.disk_pending) for number in pending if number <= seq_id)
 
     def is_pending(self, seq_id: int) -> bool:
         """Return whether the message is unacknowledged."""

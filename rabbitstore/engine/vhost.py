@@ -22,8 +22,8 @@ from .collector import collect
 from .limits import check_declaration, check_ttl
 from .live_queue import EncodedMessage, LiveQueue
 from .memory_monitor import balance_memory
-from .opening import LoadedQueue, OpenedVhost, make_index
-from .variable_queue_cy import PendingConfirms, VariableQueue
+from .opening import LoadedQueue, VhostOpening, make_index
+from .variable_queue_cy import VariableQueue
 
 
 class Vhost:
@@ -32,7 +32,7 @@ class Vhost:
     It sets `work` whenever there is something to sync or to collect.
     """
 
-    def __init__(self, disk: Disk, path: str, settings: RabbitSettings, opened: OpenedVhost, work: Wakeup) -> None:
+    def __init__(self, disk: Disk, path: str, settings: RabbitSettings, opened: VhostOpening, work: Wakeup) -> None:
         """Continue from an opening."""
         self.disk = disk
         self.path = path
@@ -77,7 +77,6 @@ class Vhost:
             durable=options.durable,
             next_deliver_seq_id=loaded.next_deliver_seq_id,
             persistent=(loaded.persistent_count, loaded.persistent_bytes),
-            needs_confirms=False,
         )
 
     @property
@@ -184,13 +183,13 @@ class Vhost:
         """Make everything so far durable; a failing queue does not keep others from it, and the first error is raised last."""
         with self._sync_lock:
             queues = self._all_queues()
-            waiting = []
+            positions = []
             for queue in queues:
                 with queue.lock:
-                    waiting.append([part.begin_sync() for part in queue.parts])
+                    positions.append([part.index.position() for part in queue.parts])
             self.persistent.sync()
             self.transient.process()
-            failures = [error for pair in zip(queues, waiting, strict=True) for error in _end_sync(*pair)]
+            failures = [error for pair in zip(queues, positions, strict=True) for error in _end_sync(*pair)]
             if failures:
                 raise failures[0]
             self.sync_count += 1
@@ -260,13 +259,13 @@ class Vhost:
                     part.index.check()
 
 
-def _end_sync(queue: LiveQueue, waiting: list[PendingConfirms]) -> list[StoreError]:
-    """Sync the indexes of a queue; return the errors."""
+def _end_sync(queue: LiveQueue, positions: list[tuple[int, int]]) -> list[StoreError]:
+    """Sync the indexes of a queue as they were at these positions; return the errors."""
     failures: list[StoreError] = []
     with queue.lock:
-        for part, ready in zip([] if queue.is_deleted else queue.parts, waiting, strict=False):
+        for part, position in zip([] if queue.is_deleted else queue.parts, positions, strict=False):
             try:
-                part.end_sync(ready)
+                part.index.sync(position)
             except StoreError as error:
                 failures.append(error)
     return failures

@@ -25,4 +25,3 @@ cdef Size after_number(ContentParts parts, Source source, Size at, Size stop) no
 cdef bytes take_body(Source source, Size at)
 cdef bytes take_binary(Source source, Size at)
 cdef object take_keys(Source source, Size at)
-cdef object split_at(Source source, Size start, Size stop)

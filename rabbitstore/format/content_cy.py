@@ -6,7 +6,6 @@ The bytes before the body are cached per route.  `terms_cy.decode` reads a term 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
 from functools import lru_cache
 from itertools import accumulate
 from struct import Struct
@@ -119,14 +118,12 @@ def encode_parts(
     msg_id: bytes,
     persistent: bool,
 ) -> bytes:
-    """Encode the term of a message; the arguments are the fields of `content.Content`."""
-    return _encode_after(_prefix(vhost, exchange, routing_keys), properties_bin, body, msg_id, persistent)
+    """Encode the term of a message; the arguments are the fields of `content.Content`.
 
-
-@cython.cfunc
-def _encode_after(prefix: bytes, properties_bin: bytes, body: bytes, msg_id: bytes, persistent: Bool) -> bytes:
-    """Encode a term; the part before the body is reused while prefix and properties stay the same."""
+    The part before the body is reused while route and properties stay the same.
+    """
     global _last_head
+    prefix = _prefix(vhost, exchange, routing_keys)
     size: Size = len(body)
     with cython.critical_section(_lasts):
         last = _last_head
@@ -145,16 +142,6 @@ def check_msg_id(msg_id: bytes) -> None:
     """Raise `InvalidMessage` for an id of another length."""
     if len(msg_id) != MSG_ID_SIZE:
         raise InvalidMessage(f"a message id has {MSG_ID_SIZE} bytes, not {len(msg_id)}")
-
-
-def encode_many(contents: Iterable[Fields]) -> list[tuple[bytes, bytes]]:
-    """Return (id, term) of each message, as `StoreClient.write_many` takes them."""
-    found = []
-    for vhost, exchange, routing_keys, properties_bin, body, msg_id, persistent in contents:
-        check_msg_id(msg_id)
-        prefix = _prefix(vhost, exchange, routing_keys)
-        found.append((msg_id, _encode_after(prefix, properties_bin, body, msg_id, persistent)))
-    return found
 
 
 @cython.cfunc
@@ -398,34 +385,29 @@ def take_body(source: Source, at: Size) -> bytes:
     return b"".join(fragments)
 
 
-@cython.cfunc
-def split_at(source: Source, start: Size, stop: Size) -> Fields | None:
-    """Return the fields of `content.Content` of the `basic_message` in start..stop; None for a term in another form.
+def split_term(term: bytes) -> Fields | None:
+    """Return the fields of `content.Content` of a `basic_message`; None for a term in another form.
 
     Most messages have the route of the one before: comparing its bytes saves decoding its texts.
     """
     global _last
+    source: Source = source_of_bytes(term)
     parts = ContentParts()
     size: Size
-    if not _locate_term(parts, source, start, stop):
+    if not _locate_term(parts, source, 0, len(term)):
         return None
     with cython.critical_section(_lasts):
         last = _last
     size = len(last[0])
-    if parts.block_at - start != size or not is_same(source, start, size, source_of_bytes(last[0]), size):
+    if parts.block_at != size or not is_same(source, 0, size, source_of_bytes(last[0]), size):
         vhost = take_binary(source, parts.vhost_at).decode("utf-8", "replace")
         exchange = take_binary(source, parts.exchange_at).decode("utf-8", "replace")
-        last = take_bytes(source, start, parts.block_at - start), vhost, exchange, take_keys(source, parts.keys_at)
+        last = term[: parts.block_at], vhost, exchange, take_keys(source, parts.keys_at)
         with cython.critical_section(_lasts):
             _last = last
     block = take_binary(source, parts.block_at)
     body = take_body(source, parts.body_at)
     return last[1], last[2], last[3], block, body, take_bytes(source, parts.id_at, MSG_ID_SIZE), parts.is_durable
-
-
-def split_term(term: bytes) -> Fields | None:
-    """Call `split_at` with a whole term."""
-    return split_at(source_of_bytes(term), 0, len(term))
 
 
 def split_container(term: bytes, vhost: str) -> Fields | None:

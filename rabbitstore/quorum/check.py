@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from storageio import StoreCorrupt, UnsupportedFormat, read_head
@@ -23,10 +22,10 @@ class CheckedQuorum(NamedTuple):
     notes: list[Finding]
 
 
-def check_node(node: QuorumNode, advance: Callable[[int], None] | None = None) -> CheckedQuorum:
-    """Read every log, segment, snapshot and message; `advance` is called with the bytes of each write-ahead log."""
+def check_node(node: QuorumNode) -> CheckedQuorum:
+    """Read every log, segment, snapshot and message."""
     queues = node.queues()
-    node.logged(advance)
+    node.logged()
     entries = messages = 0
     for queue in queues:
         entries += len(queue.entries())

@@ -61,11 +61,11 @@ def wal_pieces(records: Iterable[LogRecord]) -> Iterator[View]:
         yield record.data
 
 
-def segment_pieces(entries: list[LogEntry], max_count: int = SEGMENT_ENTRIES) -> Iterator[View]:
+def segment_pieces(entries: list[LogEntry]) -> Iterator[View]:
     """Yield a segment of version 2; the data of each entry is made twice, because the index before it has its CRC."""
     version, shape = max(layout.SEGMENT_ENTRY.items())
-    yield layout.SEGMENT_HEAD.pack(layout.SEGMENT_MAGIC, version, max_count)
-    index = bytearray(shape.size * max_count)
+    yield layout.SEGMENT_HEAD.pack(layout.SEGMENT_MAGIC, version, SEGMENT_ENTRIES)
+    index = bytearray(shape.size * SEGMENT_ENTRIES)
     at = layout.SEGMENT_HEAD.size + len(index)
     for number, entry in enumerate(entries):
         data = entry.data()

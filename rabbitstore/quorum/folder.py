@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from os import fsencode
 from typing import Any, NamedTuple
@@ -136,14 +136,12 @@ class QuorumNode(Closing):
     def _has(self, file: str) -> bool:
         return self.disk.stat(f"{self.path}/{file}") is not None
 
-    def logged(self, advance: Callable[[int], None] | None = None) -> dict[str, EntryTable]:
+    def logged(self) -> dict[str, EntryTable]:
         """Return the entries in the write-ahead logs by queue, read once."""
         if self._logged is None:
             self._logged = {}
             for name in self.wal_files():
                 self._read_wal(name, self._logged)
-                if advance is not None:
-                    advance(len(self.map(name)))
         return self._logged
 
     def last_applied(self) -> dict[str, int]:

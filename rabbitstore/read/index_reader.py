@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from storageio import Disk
@@ -30,22 +30,6 @@ class SharedStores(Protocol):
 
     def is_in_persistent_store(self, msg_id: bytes) -> bool:
         """Return whether the persistent store, and not the transient one, has the message."""
-
-
-class IndexReader(Protocol):
-    """Reads the index in a queue's folder, whichever version it has."""
-
-    def segments(self, problems: list[Finding], in_order: Any, finish: Finish, first: int = 0) -> Iterator[Any]:
-        """Yield each segment from the number `first` on: what `finish` makes of an intact one, and the entries of any other.
-
-        `in_order` maps a function to numbers of segments, as `map` does.
-        """
-
-    def named_ids(self) -> Iterator[bytes]:
-        """Yield the ids of the shared store's messages that need an entry to be found, without looking for damage."""
-
-    def unknown_heads(self) -> Iterator[Finding]:
-        """Yield each file of another magic or version."""
 
 
 class IndexFolder:

@@ -18,7 +18,7 @@ from .salvage import read_journal_past_damage, read_segment_past_damage
 
 
 class IndexV1:
-    """An `IndexReader` of version 1."""
+    """Reads version 1 of an index; `IndexV2` has the same methods."""
 
     def __init__(self, queue: IndexFolder) -> None:
         """`queue` is the folder; nothing is read yet."""

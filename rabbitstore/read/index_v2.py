@@ -22,7 +22,7 @@ _LOSSES = ("lost_index", "bad_index_head", "torn_index")  # after which entries 
 
 
 class IndexV2:
-    """An `IndexReader` of version 2."""
+    """Reads version 2 of an index."""
 
     def __init__(self, queue: IndexFolder) -> None:
         """`queue` is the folder; nothing is read yet."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from storageio import Disk, read_head
@@ -16,12 +16,12 @@ from ..format.entry_cy import IndexEntry
 from ..format.index_versions import VERSIONS, IndexVersion
 from ..format.names import index_version, queue_folder_name, read_queue_name, split_part_name
 from .entry_copies import HasMessage, no_message
-from .index_reader import Finish, IndexFolder, IndexReader, SharedStores
+from .index_reader import Finish, IndexFolder, SharedStores
 from .index_v1 import IndexV1
 from .index_v2 import IndexV2
 from .intact_segment_cy import IntactSegment
 
-READERS: dict[int, Callable[[IndexFolder], IndexReader]] = {1: IndexV1, 2: IndexV2}
+READERS: dict[int, type[IndexV1] | type[IndexV2]] = {1: IndexV1, 2: IndexV2}
 
 
 class QueueFolder(IndexFolder):
@@ -58,7 +58,7 @@ class QueueFolder(IndexFolder):
         self.format = self._format(text or b"")
         self.version = self.format.number
         self.segment_entries = self.format.segment_entries or segment_entries
-        self.index: IndexReader = READERS[self.version](self)
+        self.index: IndexV1 | IndexV2 = READERS[self.version](self)
         if not self.is_named and (text or not self.is_half_made):
             where = f"{self.relative}/{layout.QUEUE_NAME_FILE}"
             problems.append(Finding(where, 0, "bad_queue_name", "the name that the folder is named after", str(text)[:200]))

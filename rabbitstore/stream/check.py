@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from storageio import StoreCorrupt, UnsupportedFormat
@@ -27,8 +26,8 @@ class CheckedStream(NamedTuple):
     notes: list[Finding]
 
 
-def check_stream(folder: StreamFolder, advance: Callable[[int], None] | None = None) -> CheckedStream:
-    """Read everything; `advance` is called with the bytes of each segment."""
+def check_stream(folder: StreamFolder) -> CheckedStream:
+    """Read every segment and index."""
     problems: list[Finding] = []
     notes: list[Finding] = []
     numbers = folder.segments()
@@ -41,8 +40,6 @@ def check_stream(folder: StreamFolder, advance: Callable[[int], None] | None = N
                 if expected is not None and number != expected:
                     problems.append(Finding(segment.file, 0, "lost_offsets", f"offset {expected}", f"offset {number}"))
                 expected = _check_segment(segment, problems, notes if is_last else problems, counts)
-                if advance is not None:
-                    advance(len(segment.view))
         except UnsupportedFormat as error:
             problems.append(finding_of(error, ""))
             expected = None

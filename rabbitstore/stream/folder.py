@@ -6,7 +6,6 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import NamedTuple
 
 from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnsupportedFormat
@@ -17,11 +16,10 @@ from ..format.amqp10_cy import Converter
 from ..read.json_cy import LineWriter
 from . import layout
 from .chunk import Chunk, View, check_file_head, read_records
-from .index import IndexRecord, first_at_or_after, read_index
+from .index import IndexRecord, read_index
 from .message import StreamMessage, to_message
 from .records_cy import SingleMessages, StreamRecord
 from .scan import StreamScan
-from .tracking import Tracking, apply_chunk
 
 _FILE = re.compile(rf"([0-9]{{{layout.DIGITS}}})\.(segment|index)\Z")
 _CREATED = re.compile(r"_[0-9]{16,20}\Z")
@@ -125,36 +123,21 @@ class StreamFolder:
                 problems.append(finding_of(error, "bad_stream_index"))
                 return []
 
-    def chunks(self, first_offset: int = 0, since_ms: int | None = None) -> Iterator[tuple[OpenSegment, Chunk]]:
-        """Yield every whole chunk that may have messages from an offset and a time on."""
-        numbers = self.segments()
-        for index, number in enumerate(numbers):
-            if index + 1 < len(numbers) and numbers[index + 1] <= first_offset:
-                continue
+    def chunks(self) -> Iterator[tuple[OpenSegment, Chunk]]:
+        """Yield every whole chunk."""
+        for number in self.segments():
             with self.open_segment(number, self.problems) as segment:
-                scan = StreamScan(
-                    segment.view, segment.file, self.problems, [record.position for record in segment.index_records], number
-                )
-                _skip(scan, segment, first_offset, since_ms)
-                for chunk in scan.chunks():
-                    if chunk.next_id > first_offset and (since_ms is None or chunk.timestamp_ms >= since_ms):
-                        yield segment, chunk
+                positions = [record.position for record in segment.index_records]
+                for chunk in StreamScan(segment.view, segment.file, self.problems, positions, number).chunks():
+                    yield segment, chunk
 
-    def messages(
-        self, first_offset: int = 0, since_ms: int | None = None, filter_value: str | None = None
-    ) -> Iterator[StreamMessage]:
-        """Yield messages in order of their offsets.
-
-        `since_ms` selects chunks, as a consumer that attaches at a time receives them: messages have no time of their own.
-        """
+    def messages(self) -> Iterator[StreamMessage]:
+        """Yield messages in order of their offsets."""
         queue, converter = self.queue, Converter()
-        for segment, chunk in self.chunks(first_offset, since_ms):
+        for segment, chunk in self.chunks():
             if chunk.kind == layout.USER:
                 for record in self._records(segment, chunk, self.problems):
-                    if record.offset >= first_offset:
-                        message = to_message(record, chunk, queue, self.vhost, segment.file, converter)
-                        if filter_value is None or message.filter_value == filter_value:
-                            yield message
+                    yield to_message(record, chunk, queue, self.vhost, segment.file, converter)
 
     def lines(self, lines: LineWriter, capacity: int) -> Iterator[StreamMessage | None]:
         """Write the JSON of most messages, and yield all others, in the order of `messages`.
@@ -184,40 +167,6 @@ class StreamFolder:
         except (StoreCorrupt, UnsupportedFormat) as error:
             problems.append(finding_of(error, "bad_chunk"))
             return []
-
-    def tracking(self) -> Tracking:
-        """Return consumers' offsets and publishers' sequences; a segment starts with a snapshot of those before it."""
-        state = Tracking()
-        for segment, chunk in self.chunks():
-            try:
-                apply_chunk(state, segment.view, chunk, segment.file)
-            except (StoreCorrupt, UnsupportedFormat) as error:
-                self.problems.append(finding_of(error, "bad_tracking"))
-        return state
-
-    def epochs(self) -> list[tuple[int, int]]:
-        """Return each epoch with the id of its first chunk."""
-        found: list[tuple[int, int]] = []
-        for _segment, chunk in self.chunks():
-            if not found or found[-1][0] != chunk.epoch:
-                found.append((chunk.epoch, chunk.chunk_id))
-        return found
-
-
-def _skip(scan: StreamScan, segment: OpenSegment, first_offset: int, since_ms: int | None) -> None:
-    """Move a scan to the chunk that the index names, if a chunk of this id is there; a damaged index does not move it."""
-    records = segment.index_records
-    is_whole = first_offset <= segment.number and since_ms is None
-    if is_whole or any(left.chunk_id >= right.chunk_id for left, right in pairwise(records)):
-        return
-    at = max(sum(record.chunk_id <= first_offset for record in records) - 1, 0)
-    if since_ms is not None:
-        at = max(at, first_at_or_after(records, since_ms))
-    if not 0 < at < len(records):
-        return
-    probe = StreamScan(segment.view, segment.file, [], chunk_id=records[at].chunk_id, position=records[at].position)
-    if probe.is_at_chunk():
-        scan.position, scan.chunk_id = records[at].position, records[at].chunk_id
 
 
 def folder_prefix(vhost: str, queue: str) -> str:

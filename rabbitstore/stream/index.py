@@ -33,8 +33,3 @@ def read_index(data: View, file: str, problems: list[Finding]) -> list[IndexReco
 def record_of(chunk: Chunk) -> IndexRecord:
     """Return the record that the server writes for a chunk."""
     return IndexRecord(chunk.chunk_id, chunk.timestamp_ms, chunk.epoch, chunk.position, chunk.kind)
-
-
-def first_at_or_after(records: list[IndexRecord], since_ms: int) -> int:
-    """Return the number of the first record not before a time; times may go back a little between chunks."""
-    return next((number for number, record in enumerate(records) if record.timestamp_ms >= since_ms), len(records))

@@ -64,16 +64,6 @@ class StreamScan:
         check_crc(self.view, chunk, self.file)
         return chunk
 
-    def is_at_chunk(self) -> bool:
-        """Return whether a whole chunk of the expected id is at the current position."""
-        if self.position < FILE_HEAD_SIZE:
-            return False
-        try:
-            self._read(self.position)
-        except (StoreCorrupt, UnsupportedFormat):
-            return False
-        return True
-
     def _misplaced(self, offset: int, name: str, expected: int, found: int) -> StoreCorrupt:
         return StoreCorrupt(f"wrong {name} of a chunk", file=self.file, offset=offset, expected=expected, found=found)
 

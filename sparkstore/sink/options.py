@@ -30,7 +30,7 @@ from messagestore.write.admission import topic_problem
 from storageio.settings import I32_MAX
 
 from ..errors import BadOption
-from ..options import size_of
+from ..options import GivenOptions, size_of
 
 OWN = ("path", "topic", "queues", "sinkId", "batchId", "newStore", "trace")
 SIZES = {
@@ -46,7 +46,6 @@ SINK_ID_SIZE_MAX = 64
 KEEPS_ALL: dict[str, Any] = {
     "file_reserved_time_hours": 1_000_000, "clean_file_forcibly_enable": False, "clean_resource_interval_ms": (1 << 31) - 1,
 }  # fmt: skip
-NUMBER_DIGITS_MAX = 18
 QUEUES_MAX = 1 << 20
 _SINK_ID = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9._-]{{0,{SINK_ID_SIZE_MAX - 1}}}")
 
@@ -68,7 +67,8 @@ class SinkOptions:
 
 def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Parse options.  Raises `BadOption` for an unknown one or an invalid value."""
-    given = {name.lower(): value for name, value in options.items() if value is not None}
+    read = GivenOptions({name.lower(): value for name, value in options.items() if value is not None})
+    given = read.options
     known = (*OWN, *SIZES, *SPARKS)
     unknown = sorted(set(given) - {name.lower() for name in known})
     if unknown:
@@ -76,7 +76,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     if not given.get("path"):
         raise BadOption("no path: use save(path), start(path) or the option path")
     sizes: dict[str, Any] = {field: _size(given, name) for name, field in SIZES.items() if name.lower() in given}
-    queues = _number(given, "queues")
+    queues = read.number("queues")
     if queues is not None and not 1 <= queues <= QUEUES_MAX:
         raise BadOption(f"option queues: expected 1 to {QUEUES_MAX}, found {queues}")
     sink_id = given.get("sinkid")
@@ -85,10 +85,10 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         topic=_topic(given),
         queues=queues,
         sink_id=None if sink_id is None else check_sink_id(sink_id),
-        batch_id=_number(given, "batchId") or 0,
+        batch_id=read.number("batchId") or 0,
         checkpoint=given.get("checkpointlocation"),
-        is_new_store=_flag(given, "newStore"),
-        shows_trace=_flag(given, "trace"),
+        is_new_store=bool(read.flag("newStore")),
+        shows_trace=bool(read.flag("trace")),
         config=StoreConfig(**sizes, **KEEPS_ALL),
     )
 
@@ -117,22 +117,6 @@ def _topic(given: Mapping[str, str]) -> str | None:
     if problem:
         raise BadOption(f"option topic: {problem}")
     return topic
-
-
-def _number(given: Mapping[str, str], name: str) -> int | None:
-    text = given.get(name.lower())
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) <= NUMBER_DIGITS_MAX):
-        raise BadOption(f"option {name}: expected a whole number, found {text!r}")
-    return int(text)
-
-
-def _flag(given: Mapping[str, str], name: str) -> bool:
-    text = given.get(name.lower(), "false").lower()
-    if text not in ("true", "false"):
-        raise BadOption(f"option {name}: expected true or false, found {text!r}")
-    return text == "true"
 
 
 def _size(given: Mapping[str, str], name: str) -> int:

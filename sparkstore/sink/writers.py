@@ -48,19 +48,8 @@ class StagedPart(WriterCommitMessage):
     query_id: str | None = None
 
 
-def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StoreBatchWriter:
-    """Return the writer of `df.write`.  Raises a `StoreError` for errors that are detectable before any task runs."""
-    parsed = _parse(options, schema, overwrite)
-    return StoreBatchWriter(parsed)
-
-
-def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StoreStreamWriter:
-    """Return the writer of `df.writeStream`.  Raises the same errors as `batch_writer`."""
-    parsed = _parse(options, schema, overwrite)
-    return StoreStreamWriter(parsed)
-
-
-def _parse(options: Mapping[str, str], schema: StructType, overwrite: bool) -> SinkOptions:
+def parse_target(options: Mapping[str, str], schema: StructType, overwrite: bool) -> SinkOptions:
+    """Parse the options of a writer.  Raises a `StoreError` for errors that are detectable before any task runs."""
     if overwrite:
         raise BadOption("a log cannot be overwritten: use mode append, or outputMode append or update")
     parsed = parse_sink_options(options)

@@ -99,15 +99,15 @@ class BrokerStoreSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """Return the batch writer."""
-        from ..sink.writers import batch_writer
+        from ..sink.writers import StoreBatchWriter, parse_target
 
-        return batch_writer(self.options, schema, overwrite)
+        return StoreBatchWriter(parse_target(self.options, schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802  (Spark's name)
         """Return the stream writer."""
-        from ..sink.writers import stream_writer
+        from ..sink.writers import StoreStreamWriter, parse_target
 
-        return stream_writer(self.options, schema, overwrite)
+        return StoreStreamWriter(parse_target(self.options, schema, overwrite))
 
 
 @one_line_errors

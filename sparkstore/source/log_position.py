@@ -19,7 +19,7 @@ from commitlog.layout import FOREVER_MS
 from commitlog.offset_files import OffsetFile
 from commitlog.walk import LogFiles
 from messagestore.abort_file import durable_ms
-from storageio import REAL_DISK, Disk, DiskError, StoreRewound
+from storageio import REAL_DISK, DiskError, StoreRewound
 
 from ..errors import BadOption, DataLost
 from .start_position import StartPosition
@@ -74,9 +74,8 @@ class Position(NamedTuple):
 class LogEnds:
     """Finds the durable end of one store's log repeatedly, without locks or writes."""
 
-    def __init__(self, root: str, log_folders: list[str], file_bytes: int | None = None, disk: Disk = REAL_DISK) -> None:
+    def __init__(self, root: str, log_folders: list[str], file_bytes: int | None = None) -> None:
         """Remember the paths; `root` contains checkpoint and abort file."""
-        self._disk = disk
         self._root = root
         self._folders = log_folders
         self._file_bytes = file_bytes
@@ -84,7 +83,7 @@ class LogEnds:
 
     def files(self) -> list[OffsetFile]:
         """Return the files that are not empty, oldest first."""
-        return [file for file in LogFiles(self._disk, self._folders, self._file_bytes).files if file.size_bytes]
+        return [file for file in LogFiles(REAL_DISK, self._folders, self._file_bytes).files if file.size_bytes]
 
     def low(self) -> int:
         """Return the first physical offset of the log."""
@@ -105,9 +104,9 @@ class LogEnds:
         """Return the position after the last durable record, or before the first one stored at or after `before_ms`."""
         limit_ms = FOREVER_MS if before_ms is None else before_ms - 1
         for _ in range(COMPARISONS):
-            safe_ms = durable_ms(self._disk, self._root)
+            safe_ms = durable_ms(REAL_DISK, self._root)
             found = self._end(min(safe_ms, limit_ms), is_live=safe_ms < FOREVER_MS)
-            if safe_ms < FOREVER_MS or durable_ms(self._disk, self._root) == FOREVER_MS:
+            if safe_ms < FOREVER_MS or durable_ms(REAL_DISK, self._root) == FOREVER_MS:
                 break  # else a writer opened the store meanwhile, and the end found may be inside its records
         self._known = found
         return found
@@ -135,7 +134,7 @@ class LogEnds:
         for file in self.files():
             if _end_of(file) <= start or file.start_offset >= end.physical_offset:
                 continue
-            mapped = MappedFile.of(self._disk, file, writable=False)
+            mapped = MappedFile.of(REAL_DISK, file, writable=False)
             begin = max(0, start - file.start_offset)
             if begin:
                 begin = find_record(mapped.view, begin, len(mapped.view), file.start_offset)
@@ -183,7 +182,7 @@ class LogEnds:
                 if first is not None and first <= limit_ms:
                     return self._end_in(file, limit_ms, is_live)
             except DiskError:
-                if self._disk.stat(file.path) is not None:
+                if REAL_DISK.stat(file.path) is not None:
                     raise
         return Position(files[0].start_offset if files else 0)
 
@@ -197,13 +196,13 @@ class LogEnds:
         return Reader(view, file.start_offset).decode(physical_offset - file.start_offset, CHECK_POSITION)
 
     def _view(self, file: OffsetFile) -> memoryview:
-        return MappedFile.of(self._disk, file, writable=False).view
+        return MappedFile.of(REAL_DISK, file, writable=False).view
 
     def _end_in(self, file: OffsetFile, limit_ms: int, is_live: bool) -> Position:
         """Return the position after the last record of a file within the limit."""
         import numpy as np  # 80 ms
 
-        mapped = MappedFile.of(self._disk, file, writable=False)
+        mapped = MappedFile.of(REAL_DISK, file, writable=False)
         begin, last_ms = self._begin_in(file)
         cursor = FileCursor(mapped, begin, last_ms=last_ms, past_damage=True, past_zeros=not is_live)
         end, last = file.start_offset + begin, self._known.anchor if begin else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from functools import partial
 from typing import TYPE_CHECKING
 
 from rabbitstore import RabbitMessage, VhostFolder
@@ -28,78 +27,42 @@ TYPE_COLUMN = "type"
 def rabbit_batches(split: RabbitSplit, request: ReadRequest) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a queue in delivery order, and its damage as the options choose."""
     check_mounted(split.store)
-    with closing(_open(split)) as folder:
+    disk = disk_for(split.folder)
+    is_classic = split.type == CLASSIC
+    with closing(VhostFolder(split.folder, disk) if is_classic else NodeFolder(split.folder, split.vhost, disk)) as folder:
         reported = set() if split.is_first else set(folder.problems)
+        bad: list[Finding] = []
         more = {
             STORE_COLUMN: lambda _: split.store,
             TYPE_COLUMN: lambda _: split.type,
             BODY_TEXT: lambda message: message.body.decode("utf-8", "replace"),
         }
-        messages, on_bad = folder.messages(split.queue), partial(_add_bad_properties, folder)
-        for built in record_batches(messages, request.arrow, on_bad, request.options.batch_rows, more):
+
+        def on_bad(message: RabbitMessage, error: StoreCorrupt) -> None:
+            bad.append(message.problem(error, "bad_properties"))
+
+        for built in record_batches(_messages(folder, split.queue), request.arrow, on_bad, request.options.batch_rows, more):
             yield built.batch
-            yield from _problems(folder, reported, split, request)
-        yield from _problems(folder, reported, split, request)
+            yield from _problems(folder, bad, reported, split, request)
+        yield from _problems(folder, bad, reported, split, request)
 
 
-class ClassicQueues:
-    """The classic queues of a virtual host."""
-
-    def __init__(self, folder: VhostFolder) -> None:
-        """Take an open folder."""
-        self._folder = folder
-        self.close = folder.close
-        self.found: list[Finding] = []
-
-    def messages(self, queue: str | None) -> Iterator[RabbitMessage]:
-        """Yield the messages of a queue."""
-        return self._folder.messages(queue) if queue is not None else iter(())
-
-    @property
-    def problems(self) -> list[Finding]:
-        """Return the damage met so far."""
-        return [*self._folder.problems, *self.found]
-
-
-class OtherQueues:
-    """The quorum queues, or one stream, of a node."""
-
-    def __init__(self, folder: NodeFolder, type: str) -> None:
-        """Take an open folder."""
-        self._folder = folder
-        self._type = type
-        self.close = folder.close
-        self.found: list[Finding] = []
-
-    def messages(self, queue: str | None) -> Iterator[RabbitMessage]:
-        """Yield the messages of a queue; without one those of all quorum queues."""
-        names = [one.queue for one in self._folder.quorum_queues] if queue is None else [queue]
-        for name in names:
-            yield from self._folder.messages(name)
-
-    @property
-    def problems(self) -> list[Finding]:
-        """Return the damage met so far, and the queues whose format is not known here."""
-        unread = (Finding(name, 0, UNSUPPORTED, "a known version", "a later one") for name in self._folder.unread)
-        return [*self._folder.problems, *unread, *self.found]
-
-
-def _open(split: RabbitSplit) -> ClassicQueues | OtherQueues:
-    disk = disk_for(split.folder)
-    if split.type == CLASSIC:
-        return ClassicQueues(VhostFolder(split.folder, disk))
-    return OtherQueues(NodeFolder(split.folder, split.vhost, disk), split.type)
-
-
-def _add_bad_properties(folder: ClassicQueues | OtherQueues, message: RabbitMessage, error: StoreCorrupt) -> None:
-    folder.found.append(message.problem(error, "bad_properties"))
+def _messages(folder: VhostFolder | NodeFolder, queue: str | None) -> Iterator[RabbitMessage]:
+    """Yield the messages of a queue; without one those of all quorum queues of a node."""
+    names = [queue] if queue is not None else []
+    if queue is None and isinstance(folder, NodeFolder):
+        names = [one.queue for one in folder.quorum_queues]
+    for name in names:
+        yield from folder.messages(name)
 
 
 def _problems(
-    folder: ClassicQueues | OtherQueues, reported: set[Finding], split: RabbitSplit, request: ReadRequest
+    folder: VhostFolder | NodeFolder, bad: list[Finding], reported: set[Finding], split: RabbitSplit, request: ReadRequest
 ) -> Iterator[pa.RecordBatch]:
-    """Report the problems that are not in `reported` yet, and add them."""
-    new = [problem for problem in dict.fromkeys(folder.problems) if problem not in reported]
+    """Report the damage, and the queues whose format is not known here, that are not in `reported` yet; add them."""
+    unread = folder.unread if isinstance(folder, NodeFolder) else ()
+    unknown = (Finding(name, 0, UNSUPPORTED, "a known version", "a later one") for name in unread)
+    new = [problem for problem in dict.fromkeys([*folder.problems, *unknown, *bad]) if problem not in reported]
     reported.update(new)
     for problem in new:
         file = f"{split.folder}/{problem.file}"

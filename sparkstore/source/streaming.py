@@ -223,29 +223,10 @@ class FailedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._error = error
         self.shows_trace = shows_trace
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  (Spark's name)
-        """Raise the error of the construction."""
+    def _raise(self, *_arguments: Any, **_named: Any) -> Any:
         raise self._error
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  (Spark's name)
-        """Raise the error of the construction."""
-        raise self._error
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  (Spark's name)
-        """Raise the error of the construction."""
-        raise self._error
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  (Spark's name)
-        """Raise the error of the construction."""
-        raise self._error
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Raise the error of the construction."""
-        raise self._error
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Raise the error of the construction."""
-        raise self._error
+    initialOffset = latestOffset = getDefaultReadLimit = prepareForTriggerAvailableNow = partitions = read = _raise  # noqa: N815
 
 
 class StreamPartition(InputPartition):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from brokerstore.testing import rabbitmq_lab, rocketmq_lab
+from lab import rabbitmq_lab, rocketmq_lab
 from storageio.testing import ForgettingDisk, Image
 from tests.brokerstore.tool import run
 from tests.helpers import contents

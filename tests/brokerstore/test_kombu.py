@@ -6,7 +6,6 @@ one `drain_events`; the tests here have the same cases, one message at a time, a
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -28,7 +27,7 @@ from brokerstore.kombu import Channel  # noqa: E402
 from brokerstore.kombu import bindings as bindings_module  # noqa: E402
 from brokerstore.kombu import transport as transport_module  # noqa: E402
 from brokerstore.kombu.queues import topic_of_queue, topic_of_step  # noqa: E402
-from commitlog import Message, PutStatus  # noqa: E402
+from commitlog import PutStatus  # noqa: E402
 from messagestore import MessageStore, StoreConfig  # noqa: E402
 from messagestore.write.admission import client_problem, topic_problem  # noqa: E402
 from storageio import StoreFull, StoreLocked  # noqa: E402
@@ -466,22 +465,6 @@ def test_a_queue_named_as_a_priority_has_its_own_messages(connection: Any) -> No
         publish(connection, number, queue.exchange, queue.routing_key, [queue], priority=3 * (1 - number))
     assert bodies(connection, other) == [1]
     assert bodies(connection, one) == [0]
-
-
-def test_messages_in_the_topic_of_an_earlier_version_are_delivered(folder: Path) -> None:
-    """It kept queue `q:3` in the topic of queue `q`'s priority 3, so they stay there if queue `q` exists."""
-    for declared, expected in ((("q:3",), ["old", "new"]), (("q", "q:3"), ["new"])):
-        position = folder / "-".join(declared).replace(":", "")
-        with connect(position) as connection:
-            for name in declared:
-                connection.SimpleQueue(name)
-            payload = {"body": '"old"', "content-type": "application/json", "content-encoding": "utf-8", "headers": {}}
-            payload["properties"] = {"delivery_info": {"exchange": "", "routing_key": "q:3"}, "delivery_tag": "1"}
-            opened = connection.default_channel.connection.opened
-            opened.store.put(Message("q%3A3", json.dumps(payload).encode()))
-            queue = connection.SimpleQueue("q:3")
-            queue.put("new")
-            assert sorted(bodies(connection, queue.queue)) == sorted(expected)
 
 
 def test_a_fetched_message_is_counted_once_and_returned_on_close(connection: Any) -> None:

@@ -11,7 +11,7 @@ import random
 import threading
 from pathlib import Path
 
-from brokerstore.testing.rabbitmq_check import take_all
+from lab.rabbitmq_check import take_all
 from rabbitstore import RabbitSettings, RabbitStore, StoreSettings, verify
 from tests.faults.kill_loop import WRITERS, KillLoop, shared_counters
 

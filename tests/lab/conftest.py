@@ -22,4 +22,4 @@ def counted() -> Counted:
 @pytest.fixture
 def lab(world: Any) -> Any:
     """Return the lab of RocketMQ-style stores."""
-    return world.module("brokerstore.testing.rocketmq_lab")
+    return world.module("lab.rocketmq_lab")

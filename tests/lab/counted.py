@@ -12,7 +12,7 @@ class Counted:
         self.reports: dict[tuple[str, str], Any] = {}
 
     def report(self, build: str, part: str) -> Any:
-        from brokerstore.testing.report import Report
+        from lab.report import Report
 
         return self.reports.setdefault((build, part), Report())
 

@@ -22,7 +22,7 @@ def test_no_fault_of_a_rocketmq_style_store_loses_what_was_flushed(world: Any, m
 
     An opening after a failed sync used to trust pages in the system's cache that never reached the disk.
     """
-    faults = world.module("brokerstore.testing.faults")
+    faults = world.module("lab.faults")
     changes = {"flush_disk_type": world.messagestore.FlushMode[mode[:5].strip(",")]} | MODES[mode]
     counted, program = faults.Counted(), getattr(faults, name)
     run, _ = faults.run_rocketmq(program, counted, **changes)
@@ -38,7 +38,7 @@ def test_no_fault_of_a_rocketmq_style_store_loses_what_was_flushed(world: Any, m
 
 def test_no_fault_of_a_rabbitmq_style_store_loses_what_was_confirmed(world: Any) -> None:
     """The same faults hit every operation, also the collector."""
-    faults = world.module("brokerstore.testing.faults")
+    faults = world.module("lab.faults")
     counted = faults.Counted()
     run, _ = faults.run_rabbitmq(faults.RABBITMQ_PROGRAM, counted)
     run.store.close()
@@ -51,7 +51,7 @@ def test_no_fault_of_a_rabbitmq_style_store_loses_what_was_confirmed(world: Any)
 
 def test_no_fault_of_a_recovery_loses_what_was_flushed(world: Any) -> None:
     """Every call of an opening after a crash fails once; the next opening finds everything."""
-    faults, lab = world.module("brokerstore.testing.faults"), world.module("brokerstore.testing.rocketmq_lab")
+    faults, lab = world.module("lab.faults"), world.module("lab.rocketmq_lab")
     run = lab.RocketmqRun(1, tries=False)
     for operation in faults.ROCKETMQ_PROGRAM[:12]:
         run.do(operation)

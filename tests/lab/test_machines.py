@@ -25,4 +25,4 @@ def test_a_store_agrees_with_its_model_after_random_operations_and_crashes(world
         derandomize=EXAMPLES == 0,
         suppress_health_check=list(HealthCheck),
     )
-    run_state_machine_as_test(getattr(world.module("brokerstore.testing.machines"), machine), settings=profile)
+    run_state_machine_as_test(getattr(world.module("lab.machines"), machine), settings=profile)

@@ -18,7 +18,7 @@ def test_what_was_confirmed_survives_every_crash_of_a_random_program(
     world: Any, block: int, version: int, counted: Counted
 ) -> None:
     """The programs use every operation of the store, the collector, and reopening, with either version of the index."""
-    lab = world.module("brokerstore.testing.rabbitmq_lab")
+    lab = world.module("lab.rabbitmq_lab")
     settings = replace(lab.SETTINGS, index_version=version)
     seeds = range(block * 10, block * 10 + (amount(4, 10) if world.build == "compiled" else 2))
     for seed in seeds:
@@ -28,7 +28,7 @@ def test_what_was_confirmed_survives_every_crash_of_a_random_program(
 @pytest.mark.parametrize("fails", [False, True], ids=["killed", "a sync failed"])
 def test_what_was_confirmed_survives_an_opening_before_the_power_fails(world: Any, fails: bool, counted: Counted) -> None:
     """The journal used to be emptied although the cache alone had the segments: confirmed messages were lost."""
-    reopening = world.module("brokerstore.testing.reopening")
+    reopening = world.module("lab.reopening")
     report = counted.report(world.build, "opened again before the power fails")
     for seed in range(amount(50, 150) if world.build == "compiled" else 6):
         report.images += reopening.rabbit_reopened(seed, fails=fails)
@@ -36,8 +36,8 @@ def test_what_was_confirmed_survives_an_opening_before_the_power_fails(world: An
 
 def test_a_recovery_that_crashes_at_any_call_and_again_gives_the_same_store(world: Any, counted: Counted) -> None:
     """Every call that changes something crashes, and so does the recovery of that crash."""
-    lab, deep = world.module("brokerstore.testing.rabbitmq_lab"), world.module("brokerstore.testing.deep")
-    program = world.module("brokerstore.testing.faults").RABBITMQ_PROGRAM
+    lab, deep = world.module("lab.rabbitmq_lab"), world.module("lab.deep")
+    program = world.module("lab.faults").RABBITMQ_PROGRAM
     run = lab.RabbitRun(5, tries=False)
     for operation in program[:27]:
         run.do(operation)

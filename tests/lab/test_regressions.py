@@ -277,7 +277,7 @@ def test_a_segment_exists_at_every_moment_of_its_rewrite(index_of: Any) -> None:
 
 def test_a_deleted_queue_does_not_come_back_without_its_name(world: Any) -> None:
     """The name file used to be deleted first: after a crash, opening made a nameless queue of the folder."""
-    lab = world.module("brokerstore.testing.rabbitmq_lab")
+    lab = world.module("lab.rabbitmq_lab")
     run = lab.RabbitRun(tries=False)
     for operation in (("declare", "a", "default"), ("publish", ("a",), 10, True), ("sync",)):
         run.do(operation)
@@ -300,7 +300,7 @@ def test_entries_of_missing_messages_are_dropped_durably(world: Any) -> None:
 
     After the next crash `verify` reported each of them as a lost message.
     """
-    lab, check = world.module("brokerstore.testing.rabbitmq_lab"), world.module("brokerstore.testing.rabbitmq_check")
+    lab, check = world.module("lab.rabbitmq_lab"), world.module("lab.rabbitmq_check")
     run = lab.RabbitRun(tries=False)
     for operation in (
         ("declare", "a", "default"),
@@ -325,7 +325,7 @@ def test_an_unsynced_copy_of_the_collector_does_not_replace_an_intact_message(wo
 
     A confirmed message was lost, although `0.rdq` still had it whole.
     """
-    lab = world.module("brokerstore.testing.rabbitmq_lab")
+    lab = world.module("lab.rabbitmq_lab")
     run = lab.RabbitRun(tries=False)
     for operation in (("declare", "a", "default"), ("publish", ("a",), 3000, True), ("publish", ("a",), 3000, True), ("sync",)):
         run.do(operation)
@@ -457,8 +457,8 @@ def test_an_index_entry_is_not_on_the_disk_before_its_message(world: Any) -> Non
 
     Opening found a message after invalid bytes and refused this as damage, although nothing confirmed was lost.
     """
-    lab = world.module("brokerstore.testing.rabbitmq_lab")
-    lab.random_run(1253, 40, report=world.module("brokerstore.testing.report").Report(), deep=0)
+    lab = world.module("lab.rabbitmq_lab")
+    lab.random_run(1253, 40, report=world.module("lab.report").Report(), deep=0)
 
 
 def test_a_journal_torn_inside_a_sequence_number_removes_no_other_message(world: Any) -> None:
@@ -466,14 +466,14 @@ def test_a_journal_torn_inside_a_sequence_number_removes_no_other_message(world:
 
     As an acknowledgement or a transient message of number 0 it removed the confirmed message 0.
     """
-    lab = world.module("brokerstore.testing.rabbitmq_lab")
-    lab.random_run(100303, 40, report=world.module("brokerstore.testing.report").Report(), deep=0)
+    lab = world.module("lab.rabbitmq_lab")
+    lab.random_run(100303, 40, report=world.module("lab.report").Report(), deep=0)
 
 
 def test_an_acknowledgement_that_ends_a_segment_in_a_zero_stays(world: Any) -> None:
     """Its last byte was zero and began a sector, so it counted as torn, and the message was delivered again."""
-    lab = world.module("brokerstore.testing.rabbitmq_lab")
-    check = world.module("brokerstore.testing.rabbitmq_check")
+    lab = world.module("lab.rabbitmq_lab")
+    check = world.module("lab.rabbitmq_check")
     for size in range(190):
         run = lab.RabbitRun(tries=False)
         publishes = [("publish", ("a",), body, True) for body in (10, size, 100, 20)]

@@ -37,7 +37,7 @@ def test_recover_apply_crashed_at_every_call_reaches_the_same_bytes(
     world: Any, choice: str, monkeypatch: pytest.MonkeyPatch, counted: Counted
 ) -> None:
     """Every call crashes, with all, none or some of the unsynced changes kept; then `recover` runs again."""
-    lab, deep = world.module("brokerstore.testing.rocketmq_lab"), world.module("brokerstore.testing.deep")
+    lab, deep = world.module("lab.rocketmq_lab"), world.module("lab.deep")
     repairing = world.module("messagestore.repair.recover")
     monkeypatch.setattr(world.module("messagestore.repair.store_queues"), "Engine", lab.StillEngine)
     run, image = damaged(lab)
@@ -69,8 +69,8 @@ def test_an_import_crashed_at_every_call_and_run_again_moves_each_message_once(
     world: Any, monkeypatch: pytest.MonkeyPatch, counted: Counted
 ) -> None:
     """The import moves a virtual host's folder into a commit log."""
-    lab, rabbit = world.module("brokerstore.testing.rocketmq_lab"), world.module("brokerstore.testing.rabbitmq_lab")
-    deep, migrate = world.module("brokerstore.testing.deep"), world.module("brokerstore.migrate")
+    lab, rabbit = world.module("lab.rocketmq_lab"), world.module("lab.rabbitmq_lab")
+    deep, migrate = world.module("lab.deep"), world.module("brokerstore.migrate")
     config = lab.lab_config(mapped_file_size_commit_log=32 << 10, max_index_num=20, mapped_file_size_consume_queue=100)
     source = rabbit.RabbitRun(4, tries=False)
     source.do(("declare", "a", "default"))

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from brokerstore.testing.rocketmq_lab import abandon, lab_config
+from lab.rocketmq_lab import abandon, lab_config
 from messagestore import FlushMode, MessageStore, StoreConfig, engine, parts
 from messagestore.broker.config import ack_file
 from messagestore.broker.config.ack_file import AckFile, read_acks

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from brokerstore.testing.rocketmq_lab import ROOT, abandon, lab_config, open_still
 from brokerstore.tool.target import _broker_settings
 from commitlog import Message, PutStatus
+from lab.rocketmq_lab import ROOT, abandon, lab_config, open_still
 from messagestore import MessageStore, RetentionPolicy, StoreConfig
 from messagestore.shared._packing_cy import pack_message
 from messagestore.shared.answers import unpack_answer, unpack_result

@@ -44,7 +44,7 @@ BELOW: dict[str, set[str]] = {
 # the tool, servers and Spark. A kernel (`_x_cy`) is here if code that is no kernel calls it; kernels may import any kernel.
 PUBLIC_MODULES: dict[str, str] = {
     "storageio": """
-        ahead background invariants linked_folder local_sockets readable_flag real_disk settings tcp_sockets testing
+        ahead background invariants linked_folder local_sockets readable_flag real_disk settings tcp_sockets
     """,
     "storebytes": """
         _crc_cy arrow_table builds finding folder_kind java_hash lazy_names plan source_signature
@@ -69,7 +69,6 @@ PUBLIC_MODULES: dict[str, str] = {
         read.decoded read.key_search repair.config_check repair.rebuild_store repair.recover repair.rocksdb_check
         repair.verification rocksdb.database rocksdb.queues rocksdb.store_rows shared.aio shared.news shared.store
         sidecar store_settings swap timers.check timers.layout timers.pending timers.wheel write.admission write.durations
-        write.pool
     """,
     "rabbitstore": """
         folder format format.index_versions format.layout format.message format.properties node_folder quorum

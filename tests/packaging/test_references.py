@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = sorted(marker.parent.name for marker in ROOT.glob("*/py.typed"))
-OTHERS = ("tests", "scripts", "bench", "fuzz", "examples", "docs")
+OTHERS = ("tests", "scripts", "bench", "fuzz", "lab", "examples", "docs")
 ABSOLUTE = re.compile(r"\b(docs/[\w/-]+\.md)(?:#([\w-]+))?")
 LINK = re.compile(r"\]\((?!https?:)([^)\s#]*)(?:#([\w-]+))?\)")
 FILE = re.compile(rf"`((?:{'|'.join((*PACKAGES, *OTHERS[:-1]))})/[\w/]+\.py)\b")

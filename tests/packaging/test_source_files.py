@@ -11,7 +11,7 @@ FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 800
 MARKERS = ("TO" + "DO", "FIX" + "ME", "XX" + "X:")
 PRODUCT = sources(*PACKAGES)
-EVERYTHING = [*PRODUCT, *sources("tests", "scripts", "bench", "fuzz", "examples"), ROOT / "setup.py"]
+EVERYTHING = [*PRODUCT, *sources("tests", "scripts", "bench", "fuzz", "lab", "examples"), ROOT / "setup.py"]
 Documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 

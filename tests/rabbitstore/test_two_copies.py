@@ -33,7 +33,7 @@ def killed(world: Any) -> Callable[[int], Killed]:
     """Return a function that makes the folder with bodies of a given size."""
 
     def make(size_bytes: int) -> Killed:
-        lab = world.module("brokerstore.testing.rabbitmq_lab")
+        lab = world.module("lab.rabbitmq_lab")
         run = lab.RabbitRun(tries=False)
         for operation in (("declare", "a", "default"), *[("publish", ("a",), size_bytes, True)] * 2, ("sync",)):
             run.do(operation)
@@ -56,8 +56,8 @@ def test_a_flipped_bit_in_the_journals_id_loses_no_message(
     """The journal used to count although no file had its id, which lost the message without a report."""
     found = killed(size_bytes)
     at = ID_AT + bit // 8
-    rabbit, check = world.module("rabbitstore"), world.module("brokerstore.testing.rabbitmq_check")
-    lab = world.module("brokerstore.testing.rabbitmq_lab")
+    rabbit, check = world.module("rabbitstore"), world.module("lab.rabbitmq_check")
+    lab = world.module("lab.rabbitmq_lab")
     disk = found.with_changed(found.journal, at, lambda byte: byte ^ 1 << bit % 8)
     assert [problem.kind for problem in rabbit.verify(lab.ROOT, disk).problems] == ["entries_differ"]
     read = rabbit.RabbitStore.open(lab.ROOT, "r", disk=disk).folder()
@@ -79,8 +79,8 @@ def test_recover_keeps_the_copy_with_an_existing_message(
 ) -> None:
     """Whichever copy is damaged, afterwards both files agree, and every message is there."""
     found = killed(size_bytes)
-    rabbit, check = world.module("rabbitstore"), world.module("brokerstore.testing.rabbitmq_check")
-    lab = world.module("brokerstore.testing.rabbitmq_lab")
+    rabbit, check = world.module("rabbitstore"), world.module("lab.rabbitmq_check")
+    lab = world.module("lab.rabbitmq_lab")
     path, at = (found.journal, ID_AT) if where == "journal" else (found.segment, 2)
     disk = found.with_changed(path, at, lambda byte: byte ^ 1)
     read = rabbit.RabbitStore.open(lab.ROOT, "r", disk=disk).folder()
@@ -100,8 +100,8 @@ def test_a_publish_with_a_damaged_sequence_number_replaces_no_other_message(
 ) -> None:
     """With one flipped bit the journal's second publish names 0 and used to replace message 0."""
     found = killed(3000)
-    rabbit, check = world.module("rabbitstore"), world.module("brokerstore.testing.rabbitmq_check")
-    lab = world.module("brokerstore.testing.rabbitmq_lab")
+    rabbit, check = world.module("rabbitstore"), world.module("lab.rabbitmq_check")
+    lab = world.module("lab.rabbitmq_lab")
     journal = bytearray(found.image.files[found.journal])
     second = JOURNAL_PUBLISH_BYTES + 8
     assert journal[second : second + 8] == (1).to_bytes(8, "big")
@@ -118,7 +118,7 @@ def test_a_publish_with_a_damaged_sequence_number_replaces_no_other_message(
 def test_an_expiry_that_differs_is_reported(killed: Callable[[int], Killed], world: Any) -> None:
     """If both copies have a message, the journal's counts, as after a torn segment."""
     found = killed(3000)
-    lab = world.module("brokerstore.testing.rabbitmq_lab")
+    lab = world.module("lab.rabbitmq_lab")
     disk = found.with_changed(found.journal, EXPIRY_AT, lambda byte: byte ^ 1)
     (problem,) = world.module("rabbitstore").verify(lab.ROOT, disk).problems
     assert (problem.kind, problem.offset) == ("entries_differ", 0)

@@ -21,7 +21,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource
 
 from sparkstore.options import parse_read_options
-from sparkstore.sink.writers import StoreBatchWriter, StoreStreamWriter, batch_writer, stream_writer
+from sparkstore.sink.writers import StoreBatchWriter, StoreStreamWriter, parse_target
 from sparkstore.source.data_source import BrokerStoreReader, BrokerStoreSource
 from storageio.testing import WrappedDisk
 
@@ -76,13 +76,11 @@ class KillingSource(DataSource):
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
         given, own = self._given()
-        made = batch_writer(given, schema, overwrite)
-        return _with_kills(KillingBatchWriter(made.options), own)
+        return _with_kills(KillingBatchWriter(parse_target(given, schema, overwrite)), own)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:
         given, own = self._given()
-        made = stream_writer(given, schema, overwrite)
-        return _with_kills(KillingStreamWriter(made.options), own)
+        return _with_kills(KillingStreamWriter(parse_target(given, schema, overwrite)), own)
 
 
 def _with_kills(writer: Any, own: dict[str, str]) -> Any:

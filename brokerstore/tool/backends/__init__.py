@@ -1,28 +1,23 @@
 """The operations of the tool, once for each kind of folder.
 
-A command gets a `Backend` and prints what it returns; `rocketmq` and `rabbitmq` implement it, and `opening` chooses one.  It
-has what several commands need: messages, in each order and form.  An operation of one command stands in a module of its own,
-and the command chooses between the two kinds with `is_rabbitmq`.
+A command gets a `Backend`, that is `RocketmqBackend` or `RabbitmqBackend`, and prints what it returns; `opening` chooses one.
+Both have what several commands need: messages, in each order and form.  An operation of one command stands in a module of its
+own, and the command chooses between the two kinds with `is_rabbitmq`.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import click
 
 from storebytes.folder_kind import FolderKind
 
-from ..output import MessageForms
-
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-    from ..filters import Filters
-    from ..target import Target
     from .rabbitmq_folder import RabbitmqFolder
     from .rocketmq_folder import RocketmqFolder
 
@@ -123,56 +118,6 @@ class ExportSource(NamedTuple):
     about: dict[str, Any]
     size_bytes: int
     columns: tuple[str, ...]
-
-
-class Backend(MessageForms, Protocol):
-    """One folder, opened for one command.
-
-    Damage that an operation skips is reported on stderr and added to `problems`; `code` is the exit code that follows from it.
-    """
-
-    title: str  # "a RocketMQ store"
-    other: str  # what the refused options work on
-    details_of_many: bool  # whether `get --count N` prints every field of each message
-    target: Target
-    problems: list[Any]
-
-    @property
-    def code(self) -> int:
-        """Return the exit code for the problems found so far."""
-
-    @property
-    def is_in_use(self) -> bool:
-        """Return whether another process holds the store's lock."""
-
-    def dump(self, filters: Filters, limit: int | None) -> Iterator[Any]:
-        """Iterate over the messages that pass the filters."""
-
-    def dump_json(self, filters: Filters, limit: int | None) -> Iterator[memoryview]:
-        """Yield the same messages as blocks of JSON lines; a block is valid until the next one."""
-
-    def get(self, lookup: MessageLookup) -> Iterator[Any]:
-        """Iterate over the messages that a lookup names; raise `NoSuchMessage` if there is none."""
-
-    def page(self, requested: PageRequest) -> MessagePage:
-        """Return one page of a queue or log, of at most `PAGE_BYTES` of bodies, without counting the messages before it."""
-
-    def query(
-        self, topic: str, key: str, times: tuple[int | None, int | None], max_count: int, *, is_tag: bool = False
-    ) -> Iterator[Any]:  # fmt: skip
-        """Iterate over the messages of a topic or queue that have a key, or with `is_tag` these tags."""
-
-    def tail(self, filters: Filters, lines: int, follow: bool) -> Iterator[Any]:
-        """Iterate over the last messages that pass the filters, and with `follow` over those that arrive."""
-
-    def export(self, form: str, filters: Filters, limit: int | None) -> ExportSource:
-        """Return the source of an export in this form."""
-
-    def contents(self, stack: ExitStack) -> Contents:
-        """Open the folder for a comparison; `stack` closes it."""
-
-    def unread_keys(self) -> dict[str, Any]:
-        """Return the JSON keys for queues that the backend cannot read."""
 
 
 def is_rabbitmq(folder: Folder) -> TypeIs[RabbitmqFolder]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
 from storageio import UnknownStore
 from storebytes.folder_kind import FolderKind
 
-from . import Backend
-
 if TYPE_CHECKING:
     from ..target import Target
+    from .rabbitmq import RabbitmqBackend
+    from .rocketmq import RocketmqBackend
+
+Backend: TypeAlias = "RocketmqBackend | RabbitmqBackend"
 
 
 def open_backend(target: Target) -> Backend:

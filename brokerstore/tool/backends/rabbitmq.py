@@ -55,13 +55,13 @@ class RabbitmqBackend(RabbitmqFolder):
 
         lines = LineWriter()
         if limit is not None or filters != Filters(queue=filters.queue):
-            yield from (block for block, _, _, _ in self._blocks(lines, self.dump(filters, limit), BLOCK_SIZE))
+            yield from (block for block, _, _, _ in self.blocks(lines, self.dump(filters, limit), BLOCK_SIZE))
             return
         with self.open_folder() as folder:
             messages = folder.lines(lines, BLOCK_SIZE, filters.queue)
             if self.node is not None:
                 messages = chain(messages, self.node.lines(lines, BLOCK_SIZE, filters.queue))
-            yield from (block for block, _, _, _ in self._blocks(lines, messages, BLOCK_SIZE))
+            yield from (block for block, _, _, _ in self.blocks(lines, messages, BLOCK_SIZE))
 
     def row(self, message: RabbitMessage) -> tuple[Sequence[str], str]:
         """Return queue, number and properties in words; then the route and the beginning of the body."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from rabbitstore import VhostFolder
 from rabbitstore.read import columns
+from rabbitstore.read.json_cy import LineWriter
 from storebytes.arrow_table import empty_batch
 
 from ..filters import Filters
@@ -39,7 +40,7 @@ def source(backend: RabbitmqFolder, form: str, filters: Filters, limit: int | No
 def _lines(backend: RabbitmqFolder, messages: Iterator[Any], position: int) -> Iterator[ExportItem]:
     """Yield blocks of lines; the first block is empty, so that a part has a beginning."""
     yield memoryview(b""), position, 0, 0
-    for block, count, size, written in backend.json_blocks(messages, BLOCK_SIZE):
+    for block, count, size, written in backend.blocks(LineWriter(), messages, BLOCK_SIZE):
         position += count
         yield block, position, size, written
 

@@ -129,7 +129,7 @@ class RabbitmqFolder:
             for problem in self.problems:
                 print_line(f"brokerstore: {problem_text(problem)}")
             _report_notes(list(dict.fromkeys(folder.notes)))
-            self._report_unread()
+            report_unread(() if self.node is None else self.node.unread)
 
     def classic_queues(self, folder: VhostFolder) -> list[QueueInfo]:
         """Return a row for each classic queue, which are counted once."""
@@ -146,10 +146,6 @@ class RabbitmqFolder:
             if start <= message.seq_id and (stop is None or message.seq_id < stop):
                 yield message
 
-    def _report_unread(self) -> None:
-        if self.node is not None:
-            report_unread(self.node.unread)
-
     def unread_keys(self) -> dict[str, Any]:
         """Return the JSON keys for the queues of a node's folder that were not read."""
         return {} if self.node is None else unread_keys(self.node.unread)
@@ -161,13 +157,7 @@ class RabbitmqFolder:
             names += [queue.queue for queue in self.node.quorum_queues] + [stream.queue for stream in self.node.streams]
         return names
 
-    def json_blocks(self, messages: Iterable[RabbitMessage], block_size: int) -> Iterator[tuple[memoryview, int, int, int]]:
-        """Yield blocks of lines, each with the messages, bytes of bodies and lines in it; a block is valid until the next."""
-        from rabbitstore.read.json_cy import LineWriter
-
-        return self._blocks(LineWriter(), messages, block_size)
-
-    def _blocks(
+    def blocks(
         self, lines: LineWriter, messages: Iterable[RabbitMessage | None], block_size: int
     ) -> Iterator[tuple[memoryview, int, int, int]]:
         """Write lines, most of them by a kernel, and count; None in place of a message: others than these fill a block."""

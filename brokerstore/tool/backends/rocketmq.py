@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import click
 
@@ -27,9 +27,6 @@ from ..message_json import line_blocks, message_json, message_line
 from ..output import body_text, print_line, time_text
 from . import Contents, ExportSource, MessageLookup, MessagePage, PageRequest
 from .rocketmq_folder import RocketmqFolder
-
-if TYPE_CHECKING:
-    pass
 
 BODY_SHOWN = 60
 BODY_SHOWN_ALONE = 1024
@@ -179,8 +176,7 @@ class RocketmqBackend(RocketmqFolder):
             print_line(f"brokerstore: incomplete: {lacking}; run: brokerstore rebuild {path} index --apply")
             self.is_incomplete = True
         if not found and is_known:
-            what = "tag" if is_tag else "key"
-            print_line(f"brokerstore: no message of topic {topic!r} has the {what} {key!r}; run: brokerstore dump {path}")
+            self._report_no_match(topic, key, is_tag)
         if not is_known:
             print_line(f"brokerstore: there is no topic {topic!r}; run: brokerstore ls {path}")
         if not self.facts.has("index"):
@@ -198,10 +194,12 @@ class RocketmqBackend(RocketmqFolder):
         found = search_key(self.facts, config, self.files(), topic, key, is_tag=is_tag)
         newest = deque((one for one in found if low <= one.store_timestamp_ms <= high), maxlen=max_count)
         if not newest:
-            what = "tag" if is_tag else "key"
-            path = quote(self.target.path)
-            print_line(f"brokerstore: no message of topic {topic!r} has the {what} {key!r}; run: brokerstore dump {path}")
+            self._report_no_match(topic, key, is_tag)
         return iter(newest)
+
+    def _report_no_match(self, topic: str, key: str, is_tag: bool) -> None:
+        has = f"has the {'tag' if is_tag else 'key'} {key!r}"
+        print_line(f"brokerstore: no message of topic {topic!r} {has}; run: brokerstore dump {quote(self.target.path)}")
 
     def tail(self, filters: Filters, lines: int, follow: bool) -> Iterator[StoredMessage]:
         """Return the last records of the log, then with `follow` those that arrive."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from brokerstore.identify import FolderKind
@@ -88,14 +89,14 @@ def _beside_log(report: LogReport, folder: RocketmqFolder) -> None:
     from messagestore.repair.rocksdb_check import part_findings, queue_ends
     from messagestore.timers.check import timer_findings
 
-    ends = queue_ends(REAL_DISK, folder.target.path)
-    for finding in timer_findings(REAL_DISK, folder.target.path, folder.files(), None):
-        report.add(finding)
-    for finding in config_findings(REAL_DISK, folder.target.path, ends, ()):
-        report.add(finding)
-    for finding in part_findings(REAL_DISK, folder.target.path, folder.files()):
-        report.add(finding)
-    for finding in compaction_findings(REAL_DISK, folder.target.path, is_in_use=folder.is_in_use):
+    path = folder.target.path
+    ends = queue_ends(REAL_DISK, path)
+    for finding in chain(
+        timer_findings(REAL_DISK, path, folder.files(), None),
+        config_findings(REAL_DISK, path, ends, ()),
+        part_findings(REAL_DISK, path, folder.files()),
+        compaction_findings(REAL_DISK, path, is_in_use=folder.is_in_use),
+    ):
         report.add(finding)
 
 

@@ -11,8 +11,8 @@ import click
 from storageio import UnknownStore
 from storebytes.folder_kind import FolderKind
 
-from ..backends import Backend, QueueKey
-from ..backends.opening import open_backend
+from ..backends import QueueKey
+from ..backends.opening import Backend, open_backend
 from ..codes import PROBLEM
 from ..options import JSON, OFFSET, QUIET, plain_command
 from ..output import emit, emit_json, print_line, progress

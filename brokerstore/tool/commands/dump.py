@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..backends import Backend
+from ..backends.opening import Backend
 from ..escapes import quote
 from ..filters import Filters
 from ..options import JSON, LIMIT, ROCKETMQ_FILTERS, store_command, with_decoding, with_filters

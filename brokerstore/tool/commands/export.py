@@ -11,7 +11,8 @@ import click
 
 from storageio import needs_extra
 
-from ..backends import Backend, ExportItem, ExportSource
+from ..backends import ExportItem, ExportSource
+from ..backends.opening import Backend
 from ..codes import PROBLEM
 from ..filters import Filters
 from ..options import JSON_OF_FILE, LIMIT, QUIET, ROCKETMQ_FILTERS, store_command, with_decoding, with_filters

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from ..backends import Backend, MessageLookup
+from ..backends import MessageLookup
+from ..backends.opening import Backend
 from ..options import JSON, OFFSET, POSITIVE, QUEUE, TOPIC, store_command, with_decoding
 from ..output import show_messages
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ..backends import Backend
+from ..backends.opening import Backend
 from ..options import BEGIN, END, JSON, POSITIVE, TEXT, refuse_reversed, store_command, with_decoding
 from ..output import show_messages
 

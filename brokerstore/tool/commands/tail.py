@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ..backends import Backend
+from ..backends.opening import Backend
 from ..filters import Filters
 from ..options import JSON, OFFSET, ROCKETMQ_FILTERS, store_command, with_decoding, with_filters
 from ..output import show_messages

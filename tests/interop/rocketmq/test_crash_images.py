@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from brokerstore.testing import rocketmq_lab
+from lab import rocketmq_lab
 from messagestore import FlushMode
 from storageio.testing import ForgettingDisk, Image
 from tests.amounts import amount

@@ -9,10 +9,19 @@ from pathlib import Path
 import pytest
 
 from rabbitstore.stream import StreamFolder, stream_folders
+from rabbitstore.stream.tracking import Tracking, apply_chunk
 from tests.archives import unpack
 from tests.rabbitstore.conftest import DATA
 
 KINDS = ("rabbitmq4-clean", "rabbitmq4-killed", "rabbitmq4-streams", "rabbitmq43-clean")
+
+
+def tracking_of(stream: StreamFolder) -> Tracking:
+    """Return the offsets of consumers and the sequences of publishers, which each segment begins with anew."""
+    state = Tracking()
+    for segment, chunk in stream.chunks():
+        apply_chunk(state, segment.view, chunk, segment.file)
+    return state
 
 
 class Source:

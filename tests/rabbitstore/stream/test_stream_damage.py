@@ -158,34 +158,11 @@ def test_a_segment_with_only_its_header_is_damage_if_its_index_has_records(copy:
     assert check_stream(stream)[2:] == ([], [])
 
 
-@pytest.mark.parametrize("position", [0, 7, 1 << 31])
-def test_reading_from_an_offset_with_an_invalid_index_position(copy: Callable[..., Any], position: int) -> None:
-    """The walk starts at the beginning of the segment then."""
-    stream = copy("s.mixed")
-    expected = [message.raw for message in stream.messages(10)]
-    records = list(stream.index_records(stream.segments()[0], []))
-    number = max(number for number, record in enumerate(records) if record.chunk_id <= 10)
-    assert number > 0
-    overwrite(path_of(stream, "index"), 8 + 29 * number + 24, position.to_bytes(4, "big"))
-    assert [message.raw for message in stream.messages(10)] == expected
-
-
-def test_chunks_before_an_offset_or_a_time_are_left_out(copy: Callable[..., Any]) -> None:
-    """Also where no index names a later one."""
-    stream = copy("s.segments")
-    every = [chunk for _segment, chunk in stream.chunks()]
-    offset, time_ms = every[len(every) // 2].chunk_id, max(chunk.timestamp_ms for chunk in every)
-    assert [chunk for _segment, chunk in stream.chunks(offset)] == every[len(every) // 2 :]
-    assert list(stream.chunks(since_ms=time_ms + 1)) == []
-
-
 def test_a_check_counts_the_readable_chunks_and_messages(copy: Callable[..., Any]) -> None:
     """Chunks and messages are those that can be read."""
     stream = copy("s.segments")
-    found = []
-    checked = check_stream(stream, found.append)
+    checked = check_stream(stream)
     assert checked.chunks == sum(1 for _ in stream.chunks()) > 0 and checked.messages == sum(1 for _ in stream.messages())
-    assert found == [Path(path_of(stream, number=number)).stat().st_size for number in range(len(stream.segments()))]
 
 
 def test_a_node_without_streams(tmp_path: Path) -> None:
@@ -269,8 +246,6 @@ def test_a_damaged_index(copy: Callable[..., Any], damage: str) -> None:
         overwrite(path, 8 + 29 * 2, bytes(29))
     assert kinds(stream) == {"missing_stream_index" if damage == "removed" else "bad_stream_index"}
     assert [message.raw for message in stream.messages()] == every
-    numbers = {message.seq_id for message in stream.messages()}
-    assert [message.seq_id for message in stream.messages(50)] == [n for n in range(50, 165) if n in numbers]
 
 
 def test_a_lost_segment(copy: Callable[..., Any]) -> None:
@@ -305,7 +280,6 @@ def test_random_damage_never_crashes(copy: Any, seed: Any) -> None:
     check_stream(stream)
     try:
         list(stream.messages())
-        stream.tracking()
     except UnsupportedFormat as error:
         assert "version" in str(error)
 

@@ -10,6 +10,8 @@ from rabbitstore.format.properties import Typed
 from rabbitstore.stream import stream_folders
 from rabbitstore.stream.check import check_stream
 
+from .conftest import tracking_of
+
 
 def plain(value: Any) -> Any:
     """Return a header as the accounts have it: its client read floats as integers."""
@@ -79,44 +81,8 @@ def test_stored_offsets_are_those_that_readers_stored(sources: dict[str, Any]) -
     """The last stored offset of each reader counts."""
     source = sources["rabbitmq4-streams"]
     stored = {row["reader"]: row["offset"] for row in source.manifest["other"] if row["event"] == "offset"}
-    assert source.stream("s.protocol").tracking().offsets == stored
-    assert source.stream("s.mixed").tracking().offsets == {}
-
-
-def test_reading_from_an_offset(sources: dict[str, Any]) -> None:
-    """Reading starts at the offset, in each segment and between the offsets of tracking chunks."""
-    for name in ("s.segments", "s.kept", "s.batched"):
-        stream = sources["rabbitmq4-streams"].stream(name)
-        every = [message.seq_id for message in stream.messages()]
-        for first in range(every[-1] + 3):
-            assert [message.seq_id for message in stream.messages(first)] == [offset for offset in every if offset >= first]
-
-
-def test_reading_from_a_time(sources: dict[str, Any]) -> None:
-    """Reading starts at the first chunk that is not older."""
-    stream = sources["rabbitmq4-streams"].stream("s.segments")
-    every = list(stream.messages())
-    for since in {message.timestamp_ms + more for message in every for more in (0, 1)}:
-        expected = [message.seq_id for message in every if message.timestamp_ms >= since]
-        assert [message.seq_id for message in stream.messages(since_ms=since)] == expected
-
-
-def test_reading_by_filter_value(sources: dict[str, Any]) -> None:
-    """Only messages with the value are yielded."""
-    source = sources["rabbitmq4-streams"]
-    sent = [row for row in source.manifest["published"] if row["queues"] == ["s.filtered"]]
-    for colour in ("colour-0", "colour-1", "none"):
-        expected = [
-            f"m{row['n']}" for row in sent if row["properties"].get("headers", {}).get("x-stream-filter-value") == colour
-        ]
-        found = source.stream("s.filtered").messages(filter_value=colour)
-        assert [message.properties["message_id"] for message in found] == expected
-
-
-def test_epochs(source: Any) -> None:
-    """A stream whose leader never restarted has one epoch."""
-    for stream in stream_folders(str(source.node)):
-        assert [epoch for epoch, _first in stream.epochs()] == [1]
+    assert tracking_of(source.stream("s.protocol")).offsets == stored
+    assert tracking_of(source.stream("s.mixed")).offsets == {}
 
 
 def test_json_has_the_keys_of_any_message(sources: dict[str, Any]) -> None:

@@ -14,6 +14,8 @@ from rabbitstore import apply_recovery, plan_recovery
 from rabbitstore.stream import stream_folders
 from rabbitstore.stream.check import check_stream
 
+from .conftest import tracking_of
+
 HEAD = 48
 
 
@@ -66,9 +68,9 @@ def flip(file, at):
 
 def recovered(folder):
     """Recover; messages, offsets and stored offsets are as they were listed, nothing is reported, a second plan is empty."""
-    before, tracking = listed(folder), stream_of(folder).tracking()
+    before, tracking = listed(folder), tracking_of(stream_of(folder))
     plan = apply_recovery(node_of(folder))
-    assert listed(folder) == before and stream_of(folder).tracking().offsets == tracking.offsets
+    assert listed(folder) == before and tracking_of(stream_of(folder)).offsets == tracking.offsets
     checked = check_stream(stream_of(folder))
     assert (checked.problems, checked.notes) == ([], [])
     assert plan_recovery(node_of(folder)).steps == []
@@ -235,7 +237,7 @@ def test_a_lost_segment(copy, number):
 def test_the_stored_offsets_of_a_lost_snapshot(copy):
     """A segment starts with the state of the consumers; when that chunk is damaged, the state before it is written again."""
     folder = copy("s.protocol")
-    offsets = stream_of(folder).tracking().offsets
+    offsets = tracking_of(stream_of(folder)).offsets
     assert offsets
     last = segments(folder)[-1]
     number = chunks(last)[-1][2] + chunks(last)[-1][3]
@@ -250,7 +252,7 @@ def test_the_stored_offsets_of_a_lost_snapshot(copy):
     flip(file, 8 + HEAD + 6)
     apply_recovery(node_of(folder))
     assert check_stream(stream_of(folder)).problems == []
-    assert (file.read_bytes()[9], stream_of(folder).tracking().offsets) == (2, offsets)
+    assert (file.read_bytes()[9], tracking_of(stream_of(folder)).offsets) == (2, offsets)
 
 
 def test_an_unknown_version_is_left_alone(copy):

@@ -1,6 +1,6 @@
 """State machines for Hypothesis: both engines on a `ForgettingDisk`, with crash and reopening as rules.
 
-    from brokerstore.testing.machines import RocketMachine
+    from lab.machines import RocketMachine
     TestStore = RocketMachine.TestCase
 
 After every step the open store agrees with its ledger; after every crash it holds what it promised.

@@ -1,7 +1,7 @@
 """The reliability lab without an end: crash images, faults and state machines over both engines, from ever new seeds.
 
-    python scripts/lab.py --seconds 60                      # make crash
-    python scripts/lab.py --seconds 28800 --state lab.json --report docs/evidence/lab-report.md       # make lab-night
+    python -m lab.run --seconds 60                      # make crash
+    python -m lab.run --seconds 28800 --state lab.json --report docs/evidence/lab-report.md       # make lab-night
 
 With `--state` it continues an earlier run.  A broken promise is recorded with its seed and program, the run goes on, and the
 command ends with 1; `--seed N --part NAME` runs that seed again.
@@ -24,14 +24,14 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from messagestore import FlushMode
+from storebytes.builds import build_name
 
-from brokerstore.testing import faults, machines, rabbitmq_lab, rocketmq_lab  # noqa: E402
-from brokerstore.testing.deep import crash_inside  # noqa: E402
-from brokerstore.testing.report import Report  # noqa: E402
-from messagestore import FlushMode  # noqa: E402
-from storebytes.builds import build_name  # noqa: E402
+from . import faults, machines, rabbitmq_lab, rocketmq_lab
+from .deep import crash_inside
+from .report import Report
+
+ROOT = Path(__file__).resolve().parent.parent
 
 SAVE_EVERY_S = 20
 MACHINE_LIVES, MACHINE_STEPS = 20, 50
@@ -172,13 +172,13 @@ class Night:
         """Return the report as Markdown lines."""
         lines = ["| part | seeds | crash images opened and checked | of recoveries | steps |"]
         lines.append("| --- | ---: | ---: | ---: | ---: |")
-        for part, one in PARTS.items():
-            steps = f"{self.seeds[part] * one.steps:,}" if one.steps else ""
-            lines.append(f"| {part} | {self.seeds[part]:,} | {self.images[part]:,} | {self.again[part]:,} | {steps} |")
+        for name, part in PARTS.items():
+            steps = f"{self.seeds[name] * part.steps:,}" if part.steps else ""
+            lines.append(f"| {name} | {self.seeds[name]:,} | {self.images[name]:,} | {self.again[name]:,} | {steps} |")
         lines.append(f"| all | {self.seeds.total():,} | {self.images.total():,} | {self.again.total():,} | |")
         lines += ["", f"{self.cpu_seconds / 3600:.2f} hours of one core that other work shared, {build_name()} kernels."]
-        for part in ("rocketmq", "rabbitmq", "three operations"):
-            lines += ["", *self._table(part)]
+        for name in ("rocketmq", "rabbitmq", "three operations"):
+            lines += ["", *self._table(name)]
         open_finds = [one for one in self.found if not one.get("is_mended")]
         lines += [
             "",
