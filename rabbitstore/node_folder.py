@@ -8,9 +8,9 @@ from typing import NamedTuple, TypeVar
 from storageio import REAL_DISK, Disk, StoreCorrupt, UnsupportedFormat
 from storebytes.finding import UNSUPPORTED, Finding, finding_of
 
+from .declared import declaration_problems, unreported
 from .quorum.check import check_log, check_node
 from .quorum.coordinator import stream_names, unregistered_streams
-from .quorum.declared import declaration_problems
 from .quorum.folder import QuorumQueue, quorum_nodes
 from .read.json_cy import LineWriter
 from .read.stored_message import RabbitMessage
@@ -183,7 +183,8 @@ class NodeFolder:
                 found_problems, found_notes = check_log(node)
                 problems += found_problems
                 notes += found_notes
-        problems += self._unknown + declaration_problems(self.path, self._disk)
+        problems += self._unknown
+        problems += unreported(declaration_problems(self.path, self._disk), problems)
         notes += [*(problem for problem in problems if problem.kind == UNSUPPORTED)]
         return CheckedNode(queues, messages, records, files, [one for one in problems if one.kind != UNSUPPORTED], notes)
 

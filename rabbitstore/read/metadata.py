@@ -32,6 +32,7 @@ from .mnesia import (
     QUEUES,
     USERS,
     VHOSTS,
+    Tables,
     read_tables,
 )
 from .vhost_folder import find_vhosts
@@ -58,12 +59,11 @@ def metadata_problems(node: str, disk: Disk = REAL_DISK) -> list[Finding]:
                 _check(name, read_head(disk, f"{node}/{name}", _SIZE_MAX) or b"")
             except (StoreCorrupt, UnsupportedFormat) as error:
                 found.append(finding_of(error, BAD_METADATA))
-    return found or _contradictions(node, disk)
+    return found or contradictions(node, read_tables(node, disk), disk)
 
 
-def _contradictions(node: str, disk: Disk) -> list[Finding]:
+def contradictions(node: str, tables: Tables, disk: Disk) -> list[Finding]:
     """Return why a server that reads all tables would refuse everybody, or all clients of a virtual host."""
-    tables = read_tables(node, disk)
     users, permissions = tables[USERS], tables[PERMISSIONS]
     folders = {vhost_folder_name(name.decode("utf-8", "replace")) for name in tables[VHOSTS]}
     found = [

@@ -636,7 +636,9 @@ def shortened(copy, request):
     pieces = wal_pieces(LogRecord(row.uid, row.index, row.term, data[row.at : row.stop], row.truncates) for row in left)
     file.write_bytes(b"".join(map(bytes, pieces)))
     meta = encode({Atom("index"): after, Atom("term"): 1, Atom("machine_version"): 1, Atom("cluster"): []})
-    body = struct.pack(">I", len(meta)) + meta + encode(Atom("state"))
+    root = (Atom("node"), {Atom("payload_version"): 1}, Atom("$__NO_PAYLOAD__"), {})
+    state_term = (Atom("khepri_machine"), {}, (Atom("tree"), root, {}, {}))
+    body = struct.pack(">I", len(meta)) + meta + encode(state_term)
     state = store / "snapshots" / f"{1:016X}_{after:016X}" / "snapshot.dat"
     state.parent.mkdir(parents=True)
     state.write_bytes(b"RASN\1" + struct.pack(">I", zlib.crc32(body)) + body)
