@@ -46,6 +46,7 @@ _SEGMENT = re.compile(r"[0-9]{8,16}\.segment\Z")
 _STATE = re.compile(r"[0-9A-F]{16}_([0-9A-F]{16})\Z")
 _CONFIG_SIZE_MAX = 1 << 20
 _STATES_MAX = 64
+_FILLED_MAX = 1 << 16  # entries of one gap
 _SETTINGS = b"\x0dupdate_config"
 _READY_MORE = (READY, "", 0, 0, "")  # `QuorumMessage.more` of a message that was never delivered
 _CLUSTER_COMMANDS = (  # the deletion of a queue is the only one; OTP 26 and later write atoms in the first form
@@ -65,9 +66,15 @@ class LogGap(NamedTuple):
     stop: int
 
     def filled_from(self, entries: EntryTable, log_start: int) -> list[int]:
-        """Return the entries, if segments have all that are in the log; a start expects them in the write-ahead log."""
-        found = range(max(self.first, log_start), self.stop)
-        return list(found) if len(found) <= len(entries) and all(index in entries for index in found) else []
+        """Return the entries, if segments have all that are in the log; a start expects them in the write-ahead log.
+
+        Nothing reads those before the log's start, but a server that finds one missing writes none of them to a segment.
+        """
+        if self.stop - self.first > _FILLED_MAX or any(
+            index not in entries for index in range(max(self.first, log_start), self.stop)
+        ):
+            return []
+        return list(range(self.first, self.stop))
 
 
 class QuorumNode(Closing):

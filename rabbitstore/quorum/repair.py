@@ -295,14 +295,17 @@ class _QuorumRepair:
         view, file = self.node.map(name), f"{self.node.relative}/{name}"
         gaps = {gap.position: (queue, found) for queue in self.queues for gap, found in queue.wal_gaps() if gap.file == file}
 
+        without_effect = partial(new_leader, self.node.disk.now_ms(), 0)  # for entries that a snapshot has replaced
+
         def records() -> Iterator[LogRecord]:
             for uid, record in self.node.wal_records(name):
                 if uid in self.new_logs:
                     continue
                 queue, missing = gaps.get(record.position, (self.queues[0], []))
                 for index in missing:
-                    entry = queue.entries()[index]
-                    yield LogRecord(uid, index, entry.term, entry.view[entry.at : entry.at + entry.size])
+                    entry = queue.entries().get(index)
+                    data = without_effect() if entry is None else entry.view[entry.at : entry.at + entry.size]
+                    yield LogRecord(uid, index, record.term if entry is None else entry.term, data)
                 yield LogRecord(uid, record.index, record.term, view[record.at : record.stop], record.truncates)
 
         yield from wal_pieces(records())

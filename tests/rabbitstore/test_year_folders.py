@@ -204,3 +204,27 @@ def test_a_real_snapshot_of_3_8_has_headers_only(tmp_path: Path) -> None:
         found = [[message.body.decode(), message.redelivered] for message in queue.messages()]
         assert found == json.loads((tmp_path / "delivered.json").read_text()) and len(found) == 137
         assert check_node(node).problems == []
+
+
+def test_a_damaged_record_before_a_snapshot_leaves_no_gap(tmp_path: Path) -> None:
+    """Nothing reads the entry, but servers of 3.8 and 3.10 write none of the log to a segment when one is missing.
+
+    A real 3.10.8 reported `segment_writer: 1 failures encountered` for a log that was written without the record.
+    """
+    unpack(DATA / "rabbitmq38-snapshot.tar.xz", tmp_path)
+    file = min((tmp_path / "node").glob(WAL))
+    data = bytearray(file.read_bytes())
+    records = [record for record in WalScan(bytes(data), "", [], []).records() if record.index < 130960]
+    damaged = records[len(records) // 2]
+    data[damaged.at + 3] ^= 1
+    file.write_bytes(data)
+    plan = apply_recovery(str(tmp_path / "node"))
+    assert plan.cost.log_entries_lost == 0 and [step.kind for step in plan.steps] == ["rewrite_wal", "commit_staged"]
+    found = [record.index for record in WalScan(file.read_bytes(), "", [], []).records() if record.uid == damaged.uid]
+    assert found == list(range(records[0].index, found[-1] + 1))
+    (node,) = quorum_nodes(str(tmp_path / "node"))
+    with node:
+        (queue,) = node.queues()
+        rows = [[message.body.decode(), message.redelivered] for message in queue.messages()]
+        assert rows == json.loads((tmp_path / "delivered.json").read_text())
+        assert check_node(node).problems == []
