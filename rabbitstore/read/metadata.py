@@ -13,8 +13,9 @@ it starts, and refuses everybody or a virtual host: users, their permissions and
 from __future__ import annotations
 
 import struct
+from os import fsencode
 
-from storageio import REAL_DISK, Disk, StoreCorrupt, UnsupportedFormat, read_head
+from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnsupportedFormat, read_head
 from storebytes.finding import Finding, finding_of
 
 from ..format.config_text import parse_term
@@ -40,6 +41,7 @@ from .vhost_folder import find_vhosts
 _SCHEMA, _KHEPRI = "schema.DAT", "rabbitmq_metadata"
 _TABLES = tuple(f"{table}.DCD" for table in (QUEUES, USERS, PERMISSIONS, VHOSTS))  # without another one a server starts
 _TERMS = ("cluster_nodes.config", "nodes_running_at_shutdown")
+_OF_NODE = (_SCHEMA, _TERMS[0])
 _SIZE_MAX = 1 << 30
 _MAGIC, _CLOSED = b"\1\2\3\4", b"cXM\x0b"
 
@@ -53,10 +55,12 @@ def metadata_problems(node: str, disk: Disk = REAL_DISK) -> list[Finding]:
         Finding(name, 0, BAD_METADATA, "a file that every server has", "none; without it a server knows none of the queues")
         for name in sorted({_SCHEMA, *_TABLES} - names)
     ]
+    own = node_names(node, disk)
     for name in sorted(names):
         if name == _SCHEMA or name in _TERMS or name.endswith((".DCD", ".DCL", ".LOG")):
             try:
-                _check(name, read_head(disk, f"{node}/{name}", _SIZE_MAX) or b"")
+                _check(name, data := read_head(disk, f"{node}/{name}", _SIZE_MAX) or b"")
+                _check_node(name, data, own)
             except (StoreCorrupt, UnsupportedFormat) as error:
                 found.append(finding_of(error, BAD_METADATA))
     return found or contradictions(node, read_tables(node, disk), disk)
@@ -90,6 +94,19 @@ def _check(name: str, data: bytes) -> None:
         _check_log(name, data)
     elif data[4:8] != COOKIE or is_closed(data):  # the server repairs an open one
         read_dets(data, name)
+
+
+def node_names(node: str, disk: Disk) -> list[str]:
+    """Return the names of the folders of Raft logs, which are those of the node; a renamed one may have an old one, too."""
+    above = [f"{node}/{name}" for name in ("quorum", "coordination") if disk.stat(f"{node}/{name}") is not None]
+    folders = (entry for path in above for entry in disk.list(path) if entry.kind is Kind.FOLDER)
+    return list(dict.fromkeys(entry.name for entry in folders if "@" in entry.name))
+
+
+def _check_node(name: str, data: bytes, own: list[str]) -> None:
+    """Raise `StoreCorrupt` for a file of another node: with it a server waits for that node, or does not start."""
+    if own and data and name in _OF_NODE and not any(fsencode(one) in data for one in own):
+        raise StoreCorrupt("a file of another node", file=name, offset=0, expected=f"the name {own[0]}", found="none")
 
 
 def _check_log(name: str, data: bytes) -> None:

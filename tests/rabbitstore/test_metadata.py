@@ -49,6 +49,18 @@ def test_unreadable_metadata_is_reported(name: str, change: bytes, node: Path) -
     assert [(problem.file, problem.kind) for problem in metadata_problems(str(node))] == [(name, "bad_metadata")]
 
 
+@pytest.mark.parametrize("name", ["schema.DAT", "cluster_nodes.config"])
+def test_metadata_of_another_node_is_reported(name: str, node: Path) -> None:
+    """It is readable; 3.8.9 does not start with it, or waits for the other node."""
+    data = (node / name).read_bytes()
+    assert b"a@localhost" in data
+    (node / name).write_bytes(data.replace(b"a@localhost", b"b@localhost"))
+    assert [(problem.file, problem.kind) for problem in metadata_problems(str(node))] == [(name, "bad_metadata")]
+    for folder in (*node.glob("quorum/*"), *node.glob("coordination/*")):  # nothing else has the node's own name
+        shutil.rmtree(folder)
+    assert metadata_problems(str(node)) == []
+
+
 @pytest.mark.parametrize("name", ["schema.DAT", *KNOWS_NOTHING])
 def test_missing_metadata_is_reported(name: str, node: Path) -> None:
     """The server starts without it and refuses every client."""

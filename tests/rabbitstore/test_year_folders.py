@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from rabbitstore import apply_recovery, plan_recovery
+from rabbitstore.format.config_text import parse_config
+from rabbitstore.format.terms import Atom
 from rabbitstore.node_folder import NodeFolder
 from rabbitstore.quorum import quorum_nodes
 from rabbitstore.quorum.check import check_node
@@ -228,3 +230,22 @@ def test_a_damaged_record_before_a_snapshot_leaves_no_gap(tmp_path: Path) -> Non
         rows = [[message.body.decode(), message.redelivered] for message in queue.messages()]
         assert rows == json.loads((tmp_path / "delivered.json").read_text())
         assert check_node(node).problems == []
+
+
+@pytest.mark.parametrize("has_model", [True, False])
+def test_a_lost_config_of_a_coordinator_of_3_10(has_model: bool, copy: Callable[[str], Path]) -> None:
+    """It names the server's folder, without which no stream is served; a quorum queue's `config` names it, too."""
+    node = copy("rabbitmq310-killed")
+    (file,) = node.glob("coordination/*/*/config")
+    before = parse_config(file.read_bytes(), "")
+    file.unlink()
+    if not has_model:
+        shutil.rmtree(node / "quorum")
+    plan = apply_recovery(str(node))
+    left = [one.finding.kind for one in plan.unrepaired if one.finding.file.startswith("coordination/")]
+    assert left == ["bad_queue_config"] * (not has_model) and file.exists() == has_model
+    if has_model:
+        after = parse_config(file.read_bytes(), "")
+        for config in (before, after):  # the archive's server had other limits for the logs of quorum queues
+            del config[Atom("system_config")][Atom("wal_max_size_bytes")]
+        assert after == before
