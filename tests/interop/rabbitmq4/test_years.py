@@ -6,6 +6,7 @@ With BROKERSTORE_KEEP=1 folders of 3.8.9 and 3.10.8 replace those of the normal 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import random
@@ -30,6 +31,7 @@ IN_CI = ("trixie",)
 LIVES = int(os.environ.get("BROKERSTORE_LIVES") or 1)  # of a server, killed and stopped in turn
 SEED = int(os.environ.get("BROKERSTORE_SEED") or 1)
 EACH, LIFE_S = 60, 6.0  # programs of a life
+VHOST_DOWN = "vhost '/' is down"  # what 3.8.9 makes of some folders of its own after a kill
 
 
 def reason(suite):
@@ -101,7 +103,7 @@ def test_a_healthy_folder_of_every_release_year_is_served_after_recover(year, ho
 def test_random_programs_of_every_release(suite, life, tmp_path):
     """Message by message, with properties, routes and flags, after a stop and a kill; `recover` changes nothing of that."""
     seed, how = SEED + life, (signal.SIGKILL, signal.SIGTERM)[life % 2]
-    judge = Judge(f"many-{suite}", 60, node_name="many", home=home_of(suite))
+    judge = Judge(f"many-{suite}-{os.getpid()}", 60, node_name="many", home=home_of(suite))
     try:
         assert judge.start() == "", judge.log()[-2000:]
         names = many.names_of(suite, seed, EACH)
@@ -112,12 +114,13 @@ def test_random_programs_of_every_release(suite, life, tmp_path):
         kinds = {one["kind"] for one in run("verify", "--json", node).json["problems"]}
         assert kinds <= ({"message_lost"} if how is signal.SIGKILL else set())  # whose confirm the kill was before
         expected = many.expected(node, queues)
-        assert _served(judge, node, queues, expected) == {}
+        raw = _served(judge, node, queues, expected)
+        assert raw == {} or VHOST_DOWN in str(raw)
         before = {path: path.read_bytes() for path in node.rglob("*") if path.is_file()}
         assert run("recover", "--apply", node).code in (0, 6, 7)
         assert many.expected(node, queues) == expected
         is_changed = {path: path.read_bytes() for path in node.rglob("*") if path.is_file()} != before
-        assert not is_changed or _served(judge, node, queues, expected) == {}
+        assert not (is_changed or raw) or _served(judge, node, queues, expected) == {}
     finally:
         judge.server.close()
         gc.collect()  # connections to the ended server: their warnings belong to this test
@@ -127,13 +130,18 @@ def test_random_programs_of_every_release(suite, life, tmp_path):
 
 def _served(judge, node, queues, expected):
     """Start the server on a copy of a folder, and return how what it delivers differs from the expected."""
+    from pika.exceptions import AMQPError
+
     judge.put_back(node)
     assert judge.start() == "", judge.log()[-2000:]
     try:
-        counts = {name: len(expected[name]) for name in queues}
+        with contextlib.closing(judge.connect()):
+            counts = {name: len(expected[name]) for name in queues}
         found = many.differences(queues, expected, many.delivered(judge, queues, counts))
         for name, difference in found.items():
             print(name, difference)
         return found
+    except AMQPError as error:
+        return {"": repr(error)}
     finally:
         judge.kill()
