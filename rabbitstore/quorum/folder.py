@@ -349,18 +349,30 @@ class QuorumQueue:
         """Return the readable snapshots and checkpoints, newest first; damaged ones are problems."""
         self._log_start = 0
         states: list[tuple[int, str]] = []
+        begun: list[tuple[int, str]] = []
         for folder in ("snapshots", "checkpoints"):
             for name in self._files(folder, _STATE)[-_STATES_MAX:]:
                 match = _STATE.match(name)
-                states.append((int(match[1], 16) if match else 0, f"{self.uid}/{folder}/{name}/snapshot.dat"))
+                file = f"{self.uid}/{folder}/{name}/snapshot.dat"
+                is_there = self.node.disk.stat(f"{self.node.path}/{file}") is not None
+                (states if is_there else begun).append((int(match[1], 16) if match else 0, file))
         found = [self._read_snapshot(file) for _index, file in sorted(states, reverse=True)]
+        for index, file in begun:
+            self._report_missing(index, f"{self.node.relative}/{file}")
         return [one for one in found if one is not None]
+
+    def _report_missing(self, index: int, file: str) -> None:
+        """Report a state without its file: as a note if a kill came before it, and the log has the entries of the state.
+
+        A server skips a snapshot without a file, and ends with an error at such a checkpoint.
+        """
+        entries, first = self.entries(), self._log_start
+        is_begun = "/snapshots/" in file and entries.count(first, index + 1) == max(0, index + 1 - first)
+        name, report = ("unfinished_snapshot", self.node.notes) if is_begun else ("bad_snapshot", self.node.problems)
+        report.append(Finding(file, 0, name, "a state", "no file", is_problem=not is_begun))
 
     def _read_snapshot(self, file: str) -> Snapshot | None:
         name = f"{self.node.relative}/{file}"
-        if self.node.disk.stat(f"{self.node.path}/{file}") is None:
-            self.node.problems.append(Finding(name, 0, "bad_snapshot", "a state", "no file"))
-            return None
         try:
             found = read_snapshot(self.node.map(file), name)
             if "/snapshots/" in file:

@@ -12,6 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from subprocess import TimeoutExpired
 from typing import Any
 
 from rabbitstore.node_folder import NodeFolder
@@ -98,15 +99,19 @@ def declare(judge: Judge, suite: str, names: list[str], chance: random.Random) -
 
 
 def run_and_end(judge: Judge, names: list[str], seed: int, duration_s: float, how: signal.Signals) -> int:
-    """Run a program for each queue, end the server meanwhile, and return the number of steps."""
+    """Run a program for each queue, end the server meanwhile, and return the number of steps; 0 if it did not stop."""
     programs = [RichProgram(judge, name, seed * 1000 + number) for number, name in enumerate(names)]
     for program in programs:
         program.start()
     time.sleep(duration_s)
-    judge.server.end(how)
+    has_stopped = True
+    try:
+        judge.server.end(how)
+    except TimeoutExpired:
+        has_stopped = False
     for program in programs:
         program.join(30)
-    return sum(program.steps for program in programs)
+    return sum(program.steps for program in programs) * has_stopped
 
 
 def delivered(judge: Judge, queues: Arguments, counts: dict[str, int]) -> dict[str, list[Row] | str]:
@@ -142,7 +147,8 @@ def _consumed(judge: Judge, names: list[str], counts: dict[str, int]) -> dict[st
 
         for name in rows:
             channel.basic_consume(name, lambda _own, *got, name=name: take(name, *got))  # type: ignore[misc]
-        while time.monotonic() - last < _QUIET_S:
+        count = sum(counts[name] for name in rows)
+        while time.monotonic() - last < (_QUIET_S if sum(map(len, rows.values())) >= count else _PATIENCE_S):
             connection.process_data_events(0.1)
     return found | rows
 
