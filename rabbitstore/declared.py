@@ -143,6 +143,14 @@ def declared_names(node: str, vhost: str, disk: Disk = REAL_DISK) -> list[str]:
     return [one.name.decode("utf-8", "replace") for one in rows if one.has_type and one.vhost == vhost]
 
 
+def declared_members(node: str, vhost: str, disk: Disk = REAL_DISK) -> dict[str, int]:
+    """Return on how many nodes the metadata of one has each replicated queue of a virtual host."""
+    tables, _is_mnesia = _tables(node, disk, [])
+    rows = [] if tables is None else _declared(tables)
+    found = {one.name.decode("utf-8", "replace"): one.state.get(Atom("nodes"), ()) for one in rows if one.vhost == vhost}
+    return {name: len(nodes) for name, nodes in found.items() if nodes}
+
+
 def _missing_folder(node: str, one: _Declared, logs: set[str], disk: Disk) -> str:
     """Return where the messages of a queue should be and are not; an empty text if they are there."""
     kind = one.row[-2]

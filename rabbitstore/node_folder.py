@@ -65,6 +65,11 @@ class NodeFolder:
         self.unread: dict[str, Finding] = {}
         self._errors: list[Finding] = []
 
+    def keep(self, queues: set[tuple[str, str]]) -> None:
+        """Read only the queues of these types and names."""
+        self.quorum_queues = [one for one in self.quorum_queues if (QUORUM, one.queue) in queues]
+        self.streams = [one for one in self.streams if (STREAM, one.queue) in queues]
+
     def close(self) -> None:
         """Unmap every file of every node."""
         for node in self.nodes:

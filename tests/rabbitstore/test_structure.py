@@ -15,6 +15,7 @@ LAYERS = [  # each imports from itself and from those before it
     {"folder", "stream", "quorum", "khepri"},
     {"declared", "definitions"},
     {"node_folder"},
+    {"cluster"},
     {"repair"},
     {"engine"},
     {"metrics"},

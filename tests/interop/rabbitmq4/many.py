@@ -9,12 +9,14 @@ from __future__ import annotations
 import random
 import signal
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from subprocess import TimeoutExpired
 from typing import Any
 
+from rabbitstore.cluster import cluster_queues
 from rabbitstore.node_folder import NodeFolder
 
 from .judge import Judge, end_of_index
@@ -187,14 +189,19 @@ def differences(queues: Arguments, expected: dict[str, list[Row]], got: dict[str
     return found
 
 
-def expected(node: Path, queues: Arguments) -> dict[str, list[Row]]:
-    """Return what a restarted server should deliver of each queue, by what `dump` lists."""
+def expected(node: Path, queues: Arguments, others: Sequence[Path] = ()) -> dict[str, list[Row]]:
+    """Return what a restarted server, or those of a cluster, should deliver of each queue, by what `dump` lists."""
     rows = {}
-    for name, each in dated(node, queues).items():  # a start drops the first ones of a classic queue above its limit
+    for name, each in dated(
+        node, queues, others=others
+    ).items():  # a start drops the first ones of a classic queue above its limit
         limit = queues.get(name, {}).get("x-max-length", 0) if name[0] == "c" else 0
         rows[name] = [row for row, is_expired in each[-limit:] if not is_expired]
-    with closing(NodeFolder(str(node), "/")) as folder:
-        for stream in folder.streams:
+    newest = {one.queue: one.copies[0].folder for one in cluster_queues([str(path) for path in (node, *others)], "/")}
+    for path in (node, *others):
+        with closing(NodeFolder(str(path), "/")) as folder:
+            streams = [stream for stream in folder.streams if newest[stream.queue] == str(path)]
+        for stream in streams:
             stop = end_of_index(stream)
             ids = ((one.properties.get("message_id") or "", one.body) for one in stream.messages() if one.seq_id < stop)
             rows[stream.queue] = [plain(*one) for one in ids]

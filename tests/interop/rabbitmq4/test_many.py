@@ -29,6 +29,7 @@ EACH, LIFE_S = 60, 6.0  # programs of a life
 VHOST_DOWN = "vhost '/' is down"  # what 3.8.9 makes of some folders of its own after a kill
 ENDS = (signal.SIGKILL, signal.SIGTERM)
 KHEPRI = "khepri_db"
+KILLED = {"message_lost", "lost_index"}  # of messages without a confirm; a segment of 3.8 and 3.10 that was just opened
 CHAINS = (("bullseye", "bookworm"), ("trixie", "sid"), ("trixie", KHEPRI, "sid"))  # 3.10.8 must not be followed by 4.0.5
 pytestmark = [
     pytest.mark.slow,
@@ -81,13 +82,15 @@ def _judged(judge, node, queues, *, is_killed):
     """Compare what is listed with what the server delivers, before and after `recover`; return the numbers of messages."""
     time.sleep(1)  # what is to expire at once has expired
     kinds = {one["kind"] for one in run("verify", "--json", node).json["problems"]}
-    assert kinds <= ({"message_lost"} if is_killed else set())  # whose confirm the kill was before
+    assert kinds <= (KILLED if is_killed else set())
     expected = many.expected(node, queues)
     raw = _differences(judge, node, queues, expected)
     assert raw == {} or VHOST_DOWN in str(raw)
     before = {path: path.read_bytes() for path in node.rglob("*") if path.is_file()}
     assert run("recover", "--apply", node).code in (0, 6, 7)
-    assert many.expected(node, queues) == expected
+    before_recover, expected = expected, many.expected(node, queues)
+    for name, rows in before_recover.items():  # the start of the server drops a stream's last chunk without its index record
+        assert expected[name][: len(rows)] == rows and (name[0] == "s" or len(expected[name]) == len(rows))
     is_changed = {path: path.read_bytes() for path in node.rglob("*") if path.is_file()} != before
     assert not (is_changed or raw) or _differences(judge, node, queues, expected) == {}
     return dict(Counter(name[0] for name, rows in expected.items() for _row in rows)) | {"changed": is_changed}

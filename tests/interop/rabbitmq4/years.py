@@ -12,6 +12,7 @@ import decimal
 import json
 import signal
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -213,11 +214,13 @@ def listed(node: Path, queues: dict[str, dict[str, Any]], now_us: int = 0) -> di
     return {name: [row for row, _is_expired in rows if not _is_expired] for name, rows in dated(node, queues, now_us).items()}
 
 
-def dated(node: Path, queues: dict[str, dict[str, Any]], now_us: int = 0) -> dict[str, list[tuple[Row, bool]]]:
-    """Return what `listed` does, with expired messages, and whether each is."""
+def dated(
+    node: Path, queues: dict[str, dict[str, Any]], now_us: int = 0, others: Sequence[Path] = ()
+) -> dict[str, list[tuple[Row, bool]]]:
+    """Return what `listed` does, with expired messages, and whether each is; of a cluster with the folders of other nodes."""
     found: dict[str, list[tuple[Row, bool]]] = {name: [] for name in queues}
     now_us = now_us or time.time_ns() // 1000
-    for one in run("dump", "--json", node).lines:
+    for one in run("dump", "--json", node, *others).lines:
         is_kept = one.get("persistent", True) or "state" in one  # by quorum queues, whatever the mode
         if one.get("acked") or one.get("reason") or not is_kept:
             continue
