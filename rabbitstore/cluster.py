@@ -72,7 +72,7 @@ def cluster_queues(paths: Sequence[str], vhost: str | None = None, disk: Disk = 
     copies: dict[tuple[str, str], list[QueueCopy]] = {}
     members: dict[tuple[str, str], int] = {}
     name = ""
-    for path in paths:
+    for path in dict.fromkeys(paths):
         with closing(VhostFolder(find_vhost(path, vhost, disk), disk)) as classic:
             name = classic.vhost
             for queue in dict.fromkeys(one.queue for one in classic.queue_folders()):

@@ -21,7 +21,14 @@ HEADERS = ("type", "queue", "copies", "members", "newest copy in", "last", "on a
 
 def sides_of(backend: Any, others: Sequence[str]) -> list[RabbitmqBackend]:
     """Open the other folders; all must be those of RabbitMQ nodes."""
-    targets = [backend.target, *(find_target(other, {"vhost": backend.target.vhost}) for other in others)]
+    targets = [
+        backend.target,
+        *(
+            find_target(other, {"vhost": backend.target.vhost})
+            for other in dict.fromkeys(others)
+            if other != backend.target.path
+        ),
+    ]
     for target in targets:
         if target.kind is not FolderKind.RABBITMQ:
             raise click.UsageError(

@@ -61,7 +61,8 @@ def test_a_restarted_server_delivers_what_is_listed(chain, life, tmp_path):
                 judge.put_back(node)
             assert judge.start() == "", judge.log()[-2000:]
             if step:
-                assert judge.server.control("enable_feature_flag", KHEPRI if name == KHEPRI else "all") == ""
+                flags = ("--opt-in", KHEPRI) if name == KHEPRI else ("all",)
+                assert judge.server.control("enable_feature_flag", *flags) == ""
             names = many.names_of(suite, seed * 10 + step, EACH // len(chain))
             queues |= many.declare(judge, suite, names, random.Random(seed))
             programs = [name for name in queues if name[0] in "cqs" and "." in name]
@@ -74,13 +75,13 @@ def test_a_restarted_server_delivers_what_is_listed(chain, life, tmp_path):
         finally:
             judge.server.close()
             gc.collect()  # connections to the ended server: their warnings belong to this test
-    told = " ".join(f"{SUITES.get(name, name)} {how.name}" for name, how in zip(chain, ends, strict=True))
-    print(f"{told} seed {seed}: {len(queues)} queues, {steps} steps, {found}", flush=True)
+    lives = " ".join(f"{SUITES.get(name, name)} {how.name}" for name, how in zip(chain, ends, strict=True))
+    print(f"{lives} seed {seed}: {len(queues)} queues, {steps} steps, {found}", flush=True)
 
 
 def _judged(judge, node, queues, *, is_killed):
     """Compare what is listed with what the server delivers, before and after `recover`; return the numbers of messages."""
-    time.sleep(1)  # what is to expire at once has expired
+    time.sleep(1)  # what expires immediately has expired
     kinds = {one["kind"] for one in run("verify", "--json", node).json["problems"]}
     assert kinds <= (KILLED if is_killed else set())
     expected = many.expected(node, queues)
