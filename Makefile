@@ -186,7 +186,8 @@ live-night: $(VENV)/.kernels $(VENV)/.dev
 		nice -n 19 $(RUN) -m fuzz.run decoders --runs 1000000 --target $$target || exit 1; done
 
 # All types of queues of a live RabbitMQ 4 in the amounts of a night: 40 programs of each type and 72 damaged folders a round.
-# Then healthy folders of four releases, and 1000 with damaged files; a release that cannot be installed is skipped.
+# Then healthy folders of four releases, 6 lives of 60 programs of each (LIVES) and of releases one after the other, clusters, and
+# 1000 folders with damaged files; a release that cannot be installed is skipped.
 rabbit-night: $(VENV)/.kernels $(VENV)/.dev
 	@for suite in trixie bookworm bullseye sid; do \
 		PYTHON=$(CURDIR)/$(RUN) bash tests/interop/rabbitmq4/install.sh $$suite > $(VENV)/interop-$$suite.log 2>&1 \
@@ -195,6 +196,8 @@ rabbit-night: $(VENV)/.kernels $(VENV)/.dev
 		tests/interop/rabbitmq4/test_classic.py
 	@BROKERSTORE_INTEROP=1 BROKERSTORE_JUDGE=all BROKERSTORE_ROUNDS=$(or $(ROUNDS),13) nice -n 19 $(RUN) -m pytest -s \
 		tests/interop/rabbitmq4/test_all_queues.py tests/interop/rabbitmq4/test_years.py
+	@BROKERSTORE_INTEROP=1 BROKERSTORE_JUDGE=all BROKERSTORE_LIVES=$(or $(LIVES),6) nice -n 19 $(RUN) -m pytest -s \
+		tests/interop/rabbitmq4/test_many.py tests/interop/rabbitmq4/test_cluster.py
 	@BROKERSTORE_INTEROP=1 nice -n 19 $(RUN) -m tests.interop.rabbitmq4.file_evidence --folders $(or $(FOLDERS),1000) \
 		--served $(or $(FOLDERS),1000)
 

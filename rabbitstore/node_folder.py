@@ -8,9 +8,9 @@ from typing import NamedTuple, TypeVar
 from storageio import REAL_DISK, Disk, StoreCorrupt, UnsupportedFormat
 from storebytes.finding import UNSUPPORTED, Finding, finding_of
 
+from .declared import declaration_problems, unreported
 from .quorum.check import check_log, check_node
 from .quorum.coordinator import stream_names, unregistered_streams
-from .quorum.declared import declaration_problems
 from .quorum.folder import QuorumQueue, quorum_nodes
 from .read.json_cy import LineWriter
 from .read.stored_message import RabbitMessage
@@ -64,6 +64,11 @@ class NodeFolder:
         self._unknown = unregistered_streams(path, names, disk)
         self.unread: dict[str, Finding] = {}
         self._errors: list[Finding] = []
+
+    def keep(self, queues: set[tuple[str, str]]) -> None:
+        """Read only the queues of these types and names."""
+        self.quorum_queues = [one for one in self.quorum_queues if (QUORUM, one.queue) in queues]
+        self.streams = [one for one in self.streams if (STREAM, one.queue) in queues]
 
     def close(self) -> None:
         """Unmap every file of every node."""
@@ -183,7 +188,8 @@ class NodeFolder:
                 found_problems, found_notes = check_log(node)
                 problems += found_problems
                 notes += found_notes
-        problems += self._unknown + declaration_problems(self.path, self._disk)
+        problems += self._unknown
+        problems += unreported(declaration_problems(self.path, self._disk), problems)
         notes += [*(problem for problem in problems if problem.kind == UNSUPPORTED)]
         return CheckedNode(queues, messages, records, files, [one for one in problems if one.kind != UNSUPPORTED], notes)
 

@@ -8,10 +8,11 @@ from typing import Any
 from storageio import REAL_DISK, Disk, StoreCorrupt, UnsupportedFormat
 from storebytes.finding import Finding, finding_of
 
-from ..format.terms import Atom, key_term
+from ..format.terms import Atom, key_term, map_key
 from ..quorum.entries import RaftEntry
 from ..quorum.folder import QuorumQueue, quorum_nodes
 from ..quorum.snapshot import Snapshot
+from ..read.mnesia import TAGS, Tables
 from .transaction import TransactionRunner
 from .tree import Conditions, Path, RefusedChangeError, Tree, TreeNode, conditions_of, keep_while_of, path_of
 
@@ -43,6 +44,19 @@ def read_metadata(node: str, problems: list[Finding], disk: Disk = REAL_DISK) ->
     return None
 
 
+def read_khepri_tables(node: str, problems: list[Finding], disk: Disk = REAL_DISK) -> Tables | None:
+    """Return the records of the tree by the table that Mnesia has for them, and by their key; see `read_metadata`."""
+    tree = read_metadata(node, problems, disk)
+    if tree is None:
+        return None
+    found: Tables = {table: {} for table in TAGS}
+    tables = {tag: rows_of for table, tag in TAGS.items() for rows_of in [found[table]]}
+    for row in rows(tree):
+        if len(row) > 1 and row[0] in tables:
+            tables[row[0]][map_key(row[1])] = row
+    return found
+
+
 class _Reader:
     """Applies the commands of one log to a tree."""
 
@@ -53,9 +67,12 @@ class _Reader:
         self._applied: set[Any] = set()  # references of commands that a client may send again
 
     def read(self) -> list[tuple[Path, Any]]:
+        entries, before = self._member.entries(), len(self._problems)
         first = self._start()
-        entries = self._member.entries()
-        self._member.check_start(first)
+        if first or len(self._problems) == before:
+            self._member.check_start(first)
+        else:
+            first = next(iter(entries), 0)  # what is missing before is in a damaged snapshot
         expected = first
         for index in entries.since(first):
             if index > expected and index > 1:

@@ -46,6 +46,7 @@ _SEGMENT = re.compile(r"[0-9]{8,16}\.segment\Z")
 _STATE = re.compile(r"[0-9A-F]{16}_([0-9A-F]{16})\Z")
 _CONFIG_SIZE_MAX = 1 << 20
 _STATES_MAX = 64
+_FILLED_MAX = 1 << 16  # entries of one gap
 _SETTINGS = b"\x0dupdate_config"
 _READY_MORE = (READY, "", 0, 0, "")  # `QuorumMessage.more` of a message that was never delivered
 _CLUSTER_COMMANDS = (  # the deletion of a queue is the only one; OTP 26 and later write atoms in the first form
@@ -65,9 +66,15 @@ class LogGap(NamedTuple):
     stop: int
 
     def filled_from(self, entries: EntryTable, log_start: int) -> list[int]:
-        """Return the entries, if segments have all that are in the log; a start expects them in the write-ahead log."""
-        found = range(max(self.first, log_start), self.stop)
-        return list(found) if len(found) <= len(entries) and all(index in entries for index in found) else []
+        """Return the entries, if segments have all that are in the log; a start expects them in the write-ahead log.
+
+        Nothing reads those before the log's start, but a server that finds one missing writes none of them to a segment.
+        """
+        if self.stop - self.first > _FILLED_MAX or any(
+            index not in entries for index in range(max(self.first, log_start), self.stop)
+        ):
+            return []
+        return list(range(self.first, self.stop))
 
 
 class QuorumNode(Closing):
@@ -340,18 +347,30 @@ class QuorumQueue:
         """Return the readable snapshots and checkpoints, newest first; damaged ones are problems."""
         self._log_start = 0
         states: list[tuple[int, str]] = []
+        begun: list[tuple[int, str]] = []
         for folder in ("snapshots", "checkpoints"):
             for name in self._files(folder, _STATE)[-_STATES_MAX:]:
                 match = _STATE.match(name)
-                states.append((int(match[1], 16) if match else 0, f"{self.uid}/{folder}/{name}/snapshot.dat"))
+                file = f"{self.uid}/{folder}/{name}/snapshot.dat"
+                is_there = self.node.disk.stat(f"{self.node.path}/{file}") is not None
+                (states if is_there else begun).append((int(match[1], 16) if match else 0, file))
         found = [self._read_snapshot(file) for _index, file in sorted(states, reverse=True)]
+        for index, file in begun:
+            self._report_missing(index, f"{self.node.relative}/{file}")
         return [one for one in found if one is not None]
+
+    def _report_missing(self, index: int, file: str) -> None:
+        """Report a state without its file: as a note if a kill came before it, and the log has the entries of the state.
+
+        A server skips a snapshot without a file, and ends with an error at such a checkpoint.
+        """
+        entries, first = self.entries(), self._log_start
+        is_begun = "/snapshots/" in file and entries.count(first, index + 1) == max(0, index + 1 - first)
+        name, report = ("unfinished_snapshot", self.node.notes) if is_begun else ("bad_snapshot", self.node.problems)
+        report.append(Finding(file, 0, name, "a state", "no file", is_problem=not is_begun))
 
     def _read_snapshot(self, file: str) -> Snapshot | None:
         name = f"{self.node.relative}/{file}"
-        if self.node.disk.stat(f"{self.node.path}/{file}") is None:
-            self.node.problems.append(Finding(name, 0, "bad_snapshot", "a state", "no file"))
-            return None
         try:
             found = read_snapshot(self.node.map(file), name)
             if "/snapshots/" in file:

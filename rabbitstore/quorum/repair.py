@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from os import fsencode
 from typing import Any
 
@@ -295,14 +295,17 @@ class _QuorumRepair:
         view, file = self.node.map(name), f"{self.node.relative}/{name}"
         gaps = {gap.position: (queue, found) for queue in self.queues for gap, found in queue.wal_gaps() if gap.file == file}
 
+        without_effect = partial(new_leader, self.node.disk.now_ms(), 0)  # for entries that a snapshot has replaced
+
         def records() -> Iterator[LogRecord]:
             for uid, record in self.node.wal_records(name):
                 if uid in self.new_logs:
                     continue
                 queue, missing = gaps.get(record.position, (self.queues[0], []))
                 for index in missing:
-                    entry = queue.entries()[index]
-                    yield LogRecord(uid, index, entry.term, entry.view[entry.at : entry.at + entry.size])
+                    entry = queue.entries().get(index)
+                    data = without_effect() if entry is None else entry.view[entry.at : entry.at + entry.size]
+                    yield LogRecord(uid, index, record.term if entry is None else entry.term, data)
                 yield LogRecord(uid, record.index, record.term, view[record.at : record.stop], record.truncates)
 
         yield from wal_pieces(records())
@@ -351,7 +354,28 @@ class _QuorumRepair:
         own_node, nodes = self._cluster()
         if nodes != {own_node}:
             return None, f"{own_node} alone in cluster_nodes.config", ", ".join(sorted(nodes)) or "no name"
-        return (coordinator_config if name == COORDINATOR else metadata_config)(own_node, queue.uid), "", ""
+        if name == METADATA:
+            return metadata_config(own_node, queue.uid), "", ""
+        system = self._system_config(own_node)
+        if system is None:
+            found = "none: without the path of the server's folder in it no server of 3.9 to 3.12 serves streams"
+            return None, "the config of a quorum queue", found
+        return coordinator_config(own_node, queue.uid) | system, "", ""
+
+    def _system_config(self, own_node: str) -> dict[Any, Any] | None:
+        """Return the part of a `config` of 3.9 to 3.12 that a quorum queue's has as well, and nothing for a later server.
+
+        It names the server's folder, so None if there is no quorum queue.  Later servers have the metadata store's log.
+        """
+        key, above = Atom("system_config"), self.node.path.rstrip("/").rsplit("/", 2)[0]
+        if METADATA in [row[0] for row in self._rows(_NAMES) or []] + [log.registered_name for log in self.queues]:
+            return {}
+        folder = f"{above}/quorum/{own_node}"
+        if self.node.disk.stat(folder) is None:
+            return None
+        with QuorumNode(folder, self.node.disk) as quorum:
+            found = next((queue.config[key] for queue in quorum.queues() if key in queue.config), None)
+        return None if found is None else {key: _of_coordination(found)}
 
     def _cluster(self) -> tuple[str, set[str]]:
         """Return the node's name, and the names of all nodes that `cluster_nodes.config` has."""
@@ -440,6 +464,23 @@ def coordinator_config(node: str, uid: str) -> dict[Any, Any]:
         "tick_timeout": 30_000,
     }
     return _log_config(atom, node, uid, special)
+
+
+_COORDINATION_NAMES = (
+    (r"\Aquorum_queues\Z", "coordination"),
+    (r"/quorum/(?=[^/]+\Z)", "/coordination/"),
+    (r"\Ara_log_segment_writer\Z", "ra_segment_writer"),
+    (r"\Ara_", "ra_coordination_"),
+)
+
+
+def _of_coordination(term: Any) -> Any:
+    """Return the settings of quorum queues with the names and the folder of the coordination."""
+    if isinstance(term, dict):
+        return {key: _of_coordination(value) for key, value in term.items()}
+    if isinstance(term, str):
+        return type(term)(reduce(lambda text, pair: re.sub(*pair, text), _COORDINATION_NAMES, str(term)))
+    return term
 
 
 def metadata_config(node: str, uid: str) -> dict[Any, Any]:

@@ -53,6 +53,15 @@ def check_clients(store: StoreFolder, mark: CleanMark, recovery: dict[str, Recov
         problems.append(Finding(file, 0, "bad_clean_mark", f"{len(known)} queues' references", "others"))
 
 
+def crashed_clients(mark: CleanMark, recovery: dict[str, RecoveryRow]) -> int:
+    """Return how many clients of the store had crashed before a clean stop: the mark names them, and no queue's terms do.
+
+    A server that starts with such a mark makes the tables again, as after a kill.
+    """
+    known = {row.persistent_ref for row in recovery.values() if row.persistent_ref is not None}
+    return len(set(mark.client_refs) - known) if known <= set(mark.client_refs) and not shares_a_row(recovery) else 0
+
+
 def valid_bytes(rows: list[LocationRow]) -> dict[int, int]:
     """Return the referenced bytes by file."""
     valid: dict[int, int] = {}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from storageio import REAL_DISK, Disk, misplaced
-from storebytes.finding import UNSUPPORTED, Finding
+from storebytes.finding import UNSUPPORTED, Finding, note
 
 from ..files import numbers_in
 from ..format import layout, tables
@@ -20,7 +20,7 @@ from ..format.rdq import StoreRecord
 from ..read.intact_segment_cy import IntactSegment
 from ..read.queue_folder import QueueFolder
 from ..read.store_folder import StoreFolder, store_names
-from ..read.table_check import check_clients, check_locations, check_summary, read_tables, valid_bytes
+from ..read.table_check import check_clients, check_locations, check_summary, crashed_clients, read_tables, valid_bytes
 from ..read.unsupported import unknown_parts
 from ..read.vhost_folder import VhostFolder
 
@@ -102,7 +102,10 @@ def verify(path: str, disk: Disk = REAL_DISK, progress: Progress | None = None) 
     found.problems += strange_sidecars(disk, path)
     everything = dict.fromkeys((*folder.problems, *found.problems, *unknown_parts(folder)))
     found.problems = [problem for problem in everything if problem.kind != UNSUPPORTED]
-    found.notes = [*dict.fromkeys(folder.notes), *(problem for problem in everything if problem.kind == UNSUPPORTED)]
+    found.notes = [
+        *dict.fromkeys((*folder.notes, *found.notes)),
+        *(problem for problem in everything if problem.kind == UNSUPPORTED),
+    ]
     return found
 
 
@@ -220,6 +223,12 @@ def _check_tables(folder: VhostFolder, store: StoreFolder, found: Checked, count
     is_persistent = store.name == layout.PERSISTENT_FOLDER
     read = read_tables(store, found.problems)
     if read.mark is not None and is_persistent and folder.recovery is not None:
+        crashed = crashed_clients(read.mark, folder.recovery)
+        if crashed and all(queue.folder in folder.recovery for queue in folder.queue_folders()):
+            file = f"{store.name}/{layout.CLEAN_NAME}"
+            more = f"{crashed} more, of queues that crashed; the server makes the tables again"
+            found.notes.append(note(file, 0, "crashed_queue", "the references of all queues", more))
+            return
         check_clients(store, read.mark, folder.recovery, found.problems)
     locations = None if read.locations is None else sorted(map(tables.LocationRow._make, read.locations))
     if read.summary is not None:

@@ -18,6 +18,7 @@ from storageio import REAL_DISK, Disk, Mode, UnsupportedFormat, misplaced, repla
 from storebytes.finding import UNSUPPORTED, Finding, finding_of
 from storebytes.plan import FREE, LATER_VERSION, Cost, Plan, Step
 
+from ..declared import declared_names
 from ..files import numbers_in, read_all, read_if_there
 from ..folder_lock import lock_folder
 from ..format import layout
@@ -25,7 +26,6 @@ from ..format.entry_cy import IndexEntry
 from ..format.names import CONFIG_TEXT, part_name, queue_folder_name, queue_name_text
 from ..format.rdq import encode_record, scan_records
 from ..format.segment_cy import write_segment
-from ..quorum.declared import declared_names
 from ..read.index_v1 import IndexV1
 from ..read.queue_folder import QueueFolder
 from ..read.salvage import read_segment_past_damage, readable_journal

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from storageio import REAL_DISK, Closing, Disk, Kind
 from storebytes.plan import LATER_VERSION, Plan, Step
 
+from ..declared import declaration_problems, unreported
 from ..folder_lock import lock_folder
 from ..quorum.coordinator import stream_names, unregistered_streams
-from ..quorum.declared import declaration_problems
 from ..quorum.folder import QuorumNode
 from ..quorum.repair import plan_node
 from ..read.metadata import metadata_problems
@@ -86,7 +86,8 @@ class NodeRepair(Closing):
             found.include(plan)
             found.lost_offsets += lost
         left = unregistered_streams(path, stream_names(path, disk), disk)
-        for finding in left + metadata_problems(path, disk) + declaration_problems(path, disk):
+        declared = unreported(declaration_problems(path, disk), found.findings)
+        for finding in left + metadata_problems(path, disk) + declared:
             found.leave([finding], _ADVICE.get(finding.kind, LATER_VERSION))
         if is_staged(disk, path):
             found.steps.clear()  # the files are those of two states: what is left is planned when the change is complete

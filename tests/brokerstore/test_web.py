@@ -29,7 +29,7 @@ from tests.stores import small_config
 
 DATA = Path(__file__).parents[1] / "data"
 # Three have only a part of a node, and "years" has snapshots of many releases, which their own tests read.
-PARTS = ("rabbitmq4-restart", "rabbitmq-queue-machine", "rabbitmq38-snapshot")
+PARTS = ("rabbitmq4-restart", "rabbitmq-queue-machine", "rabbitmq38-snapshot", "rabbitmq43-cluster")
 FOLDERS = sorted(
     str(path.relative_to(DATA))
     for path in [*DATA.glob("*.xz"), *DATA.glob("cases/*.xz")]

@@ -49,11 +49,53 @@ def test_unreadable_metadata_is_reported(name: str, change: bytes, node: Path) -
     assert [(problem.file, problem.kind) for problem in metadata_problems(str(node))] == [(name, "bad_metadata")]
 
 
+@pytest.mark.parametrize("name", ["schema.DAT", "cluster_nodes.config"])
+def test_metadata_of_another_node_is_reported(name: str, node: Path) -> None:
+    """It is readable; 3.8.9 does not start with it, or waits for the other node."""
+    data = (node / name).read_bytes()
+    assert b"a@localhost" in data
+    (node / name).write_bytes(data.replace(b"a@localhost", b"b@localhost"))
+    assert [(problem.file, problem.kind) for problem in metadata_problems(str(node))] == [(name, "bad_metadata")]
+    for folder in (*node.glob("quorum/*"), *node.glob("coordination/*")):  # nothing else has the node's own name
+        shutil.rmtree(folder)
+    assert metadata_problems(str(node)) == []
+
+
 @pytest.mark.parametrize("name", ["schema.DAT", *KNOWS_NOTHING])
 def test_missing_metadata_is_reported(name: str, node: Path) -> None:
     """The server starts without it and refuses every client."""
     (node / name).unlink()
     assert [problem.file for problem in metadata_problems(str(node))] == [name]
+
+
+DAMAGES = [b"", bytes(300), None]
+IDS = ["empty", "zeros", "missing"]
+
+
+@pytest.mark.parametrize("change", DAMAGES, ids=IDS)
+def test_unreadable_feature_flags_are_reported(change: bytes | None, node: Path) -> None:
+    """Servers of 3.8.9 to 4.3.6 do not start with an empty file or zeros, and make a missing one again."""
+    flags = Path(f"{node}-feature_flags")
+    if change is not None:
+        flags.write_bytes(change)
+    found = [(problem.file, problem.kind) for problem in metadata_problems(str(node))]
+    assert found == [("node-feature_flags", "bad_metadata")] * (change is not None)
+    assert run("verify", node).code == (change is not None)
+
+
+@pytest.mark.parametrize("change", DAMAGES, ids=IDS)
+@pytest.mark.parametrize("kind", ["rabbitmq38-clean", "rabbitmq310-clean"])
+def test_a_server_of_3_8_or_3_10_needs_its_schema_version(kind: str, change: bytes | None, tmp_path: Path) -> None:
+    """It does not start without it; later servers have none."""
+    unpack(DATA / f"{kind}.tar.xz", tmp_path)
+    shutil.move(tmp_path / "feature_flags", tmp_path / "node-feature_flags")
+    assert metadata_problems(str(tmp_path / "node")) == []
+    file = tmp_path / "node" / "schema_version"
+    file.unlink()
+    if change is not None:
+        file.write_bytes(change)
+    found = [(problem.file, problem.kind) for problem in metadata_problems(str(tmp_path / "node"))]
+    assert found == [("schema_version", "bad_metadata")]
 
 
 @pytest.mark.parametrize("name", ["cluster_nodes.config", "nodes_running_at_shutdown", "rabbit_durable_route.DCD"])

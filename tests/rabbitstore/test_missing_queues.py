@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from rabbitstore import plan_recovery
-from rabbitstore.quorum.declared import declaration_problems
+from rabbitstore.declared import declaration_problems
+from rabbitstore.khepri.store import rows
+from rabbitstore.quorum.wal import WalScan
 from tests.archives import unpack
 from tests.brokerstore.tool import run
 from tests.cases import unpack_case
@@ -73,6 +75,10 @@ def test_a_queue_missing_from_an_older_table_requires_an_operator(name, copied):
         ("rabbitmq4-clean", "msg_stores/vhosts/*/queues/*"),
         ("rabbit-dlx-3.10.8", "msg_stores/vhosts/*/queues"),
         ("rabbitmq43-clean", "quorum"),
+        ("rabbitmq43-clean", "quorum/*"),
+        ("rabbitmq43-clean", "stream/*"),
+        ("rabbitmq43-clean", "msg_stores/vhosts/*/queues"),
+        ("rabbitmq43-clean", "msg_stores/vhosts/*/queues/*"),
     ],
 )
 def test_a_queue_without_its_folder_is_not_intact(name, folder, copied):
@@ -83,6 +89,36 @@ def test_a_queue_without_its_folder_is_not_intact(name, folder, copied):
     assert verified.code == 1 and "missing queue" in verified.out
     recovered = run("recover", node)
     assert recovered.code == 1 and "not repaired: " in recovered.out
+
+
+def test_queues_missing_from_an_older_log_of_khepri_require_an_operator(copied):
+    """The log is whole again after `recover`, and a server of 4.3.6 delivers nothing of the queues that `dump` lists."""
+    node = copied("rabbitmq43-clean")
+    (file,) = node.glob("coordination/*/*.wal")
+    data = file.read_bytes()
+    records = {one.position: data[one.at : one.stop] for one in WalScan(data, "", [], []).records()}
+    file.write_bytes(data[: next(at for at, command in records.items() if b"amqqueue" in command and b"p_data" in command)])
+    listed = run("dump", "--json", node).lines
+    assert {problem.kind for problem in declaration_problems(str(node))} == {"applied_ahead"}
+    assert run("verify", node).code == 1
+    run("recover", node, "--apply")
+    verified = run("verify", node)
+    assert verified.code == 1 and "undeclared queue" in verified.out
+    found = declaration_problems(str(node))
+    folders = [path for pattern in ("queues/*", "stream/*") for path in node.glob(f"**/{pattern}") if path.is_dir()]
+    assert {problem.kind for problem in found} == {"undeclared_queue"} and len(found) > len(folders) > 3
+    assert run("dump", "--json", node).lines == listed
+    recovered = run("recover", node)
+    assert recovered.code == 1 and "not repaired: " in recovered.out
+
+
+@pytest.mark.parametrize("table", ["internal_user", "user_permission"])
+def test_khepri_without_users_or_permissions_is_not_intact(table, copied, monkeypatch):
+    """As Mnesia without them: a server refuses everybody."""
+    node = copied("rabbitmq43-clean")
+    monkeypatch.setattr("rabbitstore.khepri.store.rows", lambda tree: [row for row in rows(tree) if not row or row[0] != table])
+    (found,) = declaration_problems(str(node))
+    assert (found.file, found.kind) == ("coordination", {"internal_user": "missing_user"}.get(table, "missing_permission"))
 
 
 def test_a_deleted_queue_is_not_reported_as_missing(copied):

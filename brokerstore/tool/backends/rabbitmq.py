@@ -54,7 +54,7 @@ class RabbitmqBackend(RabbitmqFolder):
         from rabbitstore.read.json_cy import LineWriter
 
         lines = LineWriter()
-        if limit is not None or filters != Filters(queue=filters.queue):
+        if limit is not None or self.only is not None or filters != Filters(queue=filters.queue):
             yield from (block for block, _, _, _ in self.blocks(lines, self.dump(filters, limit), BLOCK_SIZE))
             return
         with self.open_folder() as folder:

@@ -83,6 +83,7 @@ class RabbitmqFolder:
         self.facts = target.facts
         self.node: NodeFolder | None = None
         self.problems: list[Finding] = []
+        self.only: set[tuple[str, str]] | None = None  # types and names of the queues to read, if not all
         self._classic: list[QueueInfo] | None = None
         report_running_server(self.facts)
 
@@ -118,6 +119,8 @@ class RabbitmqFolder:
         """Open the virtual host's folder for reading, and the other queues of its node; at the end, report what was wrong."""
         folder = VhostFolder(self.path)
         self.node = open_node(self.facts, folder.vhost) if with_node else None
+        if self.node is not None and self.only is not None:
+            self.node.keep(self.only)
         try:
             yield folder
         finally:
@@ -141,7 +144,9 @@ class RabbitmqFolder:
         self, folder: VhostFolder, queue: str | None = None, start: int = 0, stop: int | None = None
     ) -> Iterator[RabbitMessage]:
         """Iterate over the messages of classic queues, then of quorum queues and streams, with numbers of a range."""
-        yield from folder.messages(queue, start=start, stop=stop)
+        for message in folder.messages(queue, start=start, stop=stop):
+            if self.only is None or ("classic", message.queue) in self.only:
+                yield message
         for message in () if self.node is None else self.node.messages(queue):
             if start <= message.seq_id and (stop is None or message.seq_id < stop):
                 yield message

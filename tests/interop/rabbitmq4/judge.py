@@ -206,7 +206,7 @@ def listed(node: Path, limits: dict[str, int] | None = None) -> dict[str, tuple[
             rows = [message for message in queue.messages() if not message.reason]
             found[queue.queue] = "quorum", [_listed(row, counts[row.seq_id]) for row in rows]
         for stream in folder.streams:
-            stop = _end_of_index(stream)
+            stop = end_of_index(stream)
             found[stream.queue] = "stream", [_listed(row, 0) for row in stream.messages() if row.seq_id < stop]
     return found
 
@@ -222,7 +222,7 @@ def removed(node: Path, limits: dict[str, int]) -> set[bytes]:
         return nameless | {row.body for queue in folder.quorum_queues for row in queue.messages() if row.reason}
 
 
-def _end_of_index(stream: StreamFolder) -> int:
+def end_of_index(stream: StreamFolder) -> int:
     """Return the offset of the last chunk if a kill came before its index record: the server drops it."""
     if not stream.segments():
         return 0

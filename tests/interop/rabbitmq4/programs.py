@@ -16,7 +16,7 @@ REFUSED = {"bullseye": ("x-overflow", "x-dead-letter-strategy")}  # by quorum qu
 GETS_MAX = 8
 CONSUMES_MAX = 16
 _PATIENCE_S = 120
-_NAMES_SAVED_S = 7.0  # the server writes the names of new queues after five seconds
+NAMES_SAVED_S = 7.0  # the server writes the names of new queues after five seconds
 
 
 def body(name: str, number: int, size: int) -> bytes:
@@ -33,13 +33,15 @@ def declare(judge: Judge, names: list[str], chance: random.Random, suite: str = 
     connection = judge.connect()
     channel = connection.channel()
     channel.queue_declare(DEAD, durable=True)
-    arguments = {name: {"c": _classic, "q": _quorum, "s": _stream}[name[0]](chance) for name in names}
+    arguments = {
+        name: {"c": classic_arguments, "q": quorum_arguments, "s": stream_arguments}[name[0]](chance) for name in names
+    }
     for name, found in arguments.items():
         for unknown in REFUSED.get(suite, ()) if name[0] == "q" else ():
             found.pop(unknown, None)
         channel.queue_declare(name, durable=True, arguments=found)
     connection.close()
-    time.sleep(_NAMES_SAVED_S)
+    time.sleep(NAMES_SAVED_S)
     return arguments
 
 
@@ -55,7 +57,8 @@ def _limits(chance: random.Random) -> dict[str, Any]:
     return found
 
 
-def _classic(chance: random.Random) -> dict[str, Any]:
+def classic_arguments(chance: random.Random) -> dict[str, Any]:
+    """Return random arguments of a classic queue."""
     found = _limits(chance)
     if chance.random() < 0.3:
         found["x-max-priority"] = chance.randint(1, 5)
@@ -64,7 +67,8 @@ def _classic(chance: random.Random) -> dict[str, Any]:
     return found
 
 
-def _quorum(chance: random.Random) -> dict[str, Any]:
+def quorum_arguments(chance: random.Random) -> dict[str, Any]:
+    """Return random arguments of a quorum queue."""
     found = _limits(chance) | {"x-queue-type": "quorum"}
     if chance.random() < 0.3:
         found["x-delivery-limit"] = chance.randint(1, 5)
@@ -73,7 +77,8 @@ def _quorum(chance: random.Random) -> dict[str, Any]:
     return found
 
 
-def _stream(chance: random.Random) -> dict[str, Any]:
+def stream_arguments(chance: random.Random) -> dict[str, Any]:
+    """Return random arguments of a stream."""
     found: dict[str, Any] = {"x-queue-type": "stream"}
     if chance.random() < 0.5:
         found["x-stream-max-segment-size-bytes"] = chance.randint(2_000, 40_000)
@@ -124,17 +129,23 @@ class Program(threading.Thread):
             self._cancel(self.chance.choice(channels))
         connection.process_data_events(0)
 
+    def message(self) -> Any:
+        """Return the properties of the next message."""
+        import pika
+
+        return pika.BasicProperties(
+            message_id=f"{self.queue}-{self.number}",
+            delivery_mode=1 if self.chance.random() < self.transient else 2,
+            priority=self.chance.choice([None, 0, 1, 4, 5, 9]),
+            headers={"n": self.number},
+        )
+
     def _publish(self, channel: Any) -> None:
         import pika
 
         for _ in range(self.chance.choice([1, 1, 1, 4])):
             size = self.chance.choice([0, 1, 40, 300, 5000])
-            properties = pika.BasicProperties(
-                message_id=f"{self.queue}-{self.number}",
-                delivery_mode=1 if self.chance.random() < self.transient else 2,
-                priority=self.chance.choice([None, 0, 1, 4, 5, 9]),
-                headers={"n": self.number},
-            )
+            properties = self.message()
             with contextlib.suppress(pika.exceptions.NackError, pika.exceptions.UnroutableError):
                 channel.basic_publish("", self.queue, body(self.queue, self.number, size), properties)
             self.number += 1

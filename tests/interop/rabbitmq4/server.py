@@ -53,7 +53,7 @@ class Server:
         """
         self.home = home
         self.node_name = f"{node_name}@localhost"
-        self.port, self._distribution_port, self._mapper_port = (
+        self.port, self._distribution_port, self.mapper_port = (
             AMQP_PORT + shift,
             DISTRIBUTION_PORT + shift,
             MAPPER_PORT + shift,
@@ -83,7 +83,7 @@ class Server:
             "LANG": "C.UTF-8",
             "ERL_CRASH_DUMP": "/dev/null",
             "ERL_EPMD_ADDRESS": "127.0.0.1",
-            "ERL_EPMD_PORT": str(self._mapper_port),
+            "ERL_EPMD_PORT": str(self.mapper_port),
             "RABBITMQ_NODENAME": self.node_name,
             "RABBITMQ_DIST_PORT": str(self._distribution_port),
             "RABBITMQ_MNESIA_BASE": f"{base}/mnesia",
@@ -125,12 +125,22 @@ class Server:
         raise AssertionError("the server did not come up")
 
     def end(self, how: signal.Signals) -> None:
-        """Signal the node's process: SIGTERM stops it cleanly, SIGKILL is a crash."""
+        """Signal the node's process: SIGTERM stops it cleanly, SIGKILL is a crash.
+
+        A server that does not stop is killed, and `TimeoutExpired` raised: 3.10.8 hangs if queues have crashed.
+        """
         if self._process is None:
             return
-        os.kill(int(self._pid_file.read_text()), how)
-        self._process.wait(_PATIENCE_S)
-        self._process = None
+        pid = int(self._pid_file.read_text())  # a server that stops removes it
+        os.kill(pid, how)
+        try:
+            self._process.wait(_PATIENCE_S / 2)
+        except subprocess.TimeoutExpired:
+            os.kill(pid, signal.SIGKILL)
+            self._process.wait(_PATIENCE_S)
+            raise
+        finally:
+            self._process = None
 
     def abandon(self) -> None:
         """Forget a process that ended while it started; kill it if it hangs."""
@@ -145,5 +155,5 @@ class Server:
     def close(self) -> None:
         """Stop the node and its port mapper and delete its data."""
         self.end(signal.SIGKILL)
-        subprocess.run(self._command("epmd", "-port", str(self._mapper_port), "-kill"), capture_output=True, check=False)
+        subprocess.run(self._command("epmd", "-port", str(self.mapper_port), "-kill"), capture_output=True, check=False)
         shutil.rmtree(self.outside, ignore_errors=True)

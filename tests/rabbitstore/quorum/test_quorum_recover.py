@@ -636,7 +636,9 @@ def shortened(copy, request):
     pieces = wal_pieces(LogRecord(row.uid, row.index, row.term, data[row.at : row.stop], row.truncates) for row in left)
     file.write_bytes(b"".join(map(bytes, pieces)))
     meta = encode({Atom("index"): after, Atom("term"): 1, Atom("machine_version"): 1, Atom("cluster"): []})
-    body = struct.pack(">I", len(meta)) + meta + encode(Atom("state"))
+    root = (Atom("node"), {Atom("payload_version"): 1}, Atom("$__NO_PAYLOAD__"), {})
+    state_term = (Atom("khepri_machine"), {}, (Atom("tree"), root, {}, {}))
+    body = struct.pack(">I", len(meta)) + meta + encode(state_term)
     state = store / "snapshots" / f"{1:016X}_{after:016X}" / "snapshot.dat"
     state.parent.mkdir(parents=True)
     state.write_bytes(b"RASN\1" + struct.pack(">I", zlib.crc32(body)) + body)
@@ -753,3 +755,18 @@ def test_a_lost_log_of_the_metadata_store(copy, flags):
     left = set() if is_new else {"missing_entries"}
     assert {one.finding.kind for one in plan.unrepaired} == {problem.kind for problem in problems(node)} == left
     assert plan_recovery(str(node)).steps == []
+
+
+def test_a_snapshot_that_a_kill_came_before_is_no_damage(copy):
+    """Servers of 3.8.9 to 4.3.6 skip a folder without a file if the log has the entries; else the state is lost."""
+    node = copy()
+    whole = listed(node)
+    (state,) = quorum_of(node).glob(f"2F_QRO*/{SNAPSHOT}")
+    term, index = state.parent.name.split("_")
+    begun = state.parents[1] / f"{term}_{int(index, 16) + 1:016X}"
+    begun.mkdir()
+    assert problems(node) == [] and plan_recovery(str(node)).steps == [] and listed(node) == whole
+    with contextlib.closing(NodeFolder(str(node), "/")) as folder:
+        assert [(one.kind, begun.name in one.file) for one in folder.check().notes] == [("unfinished_snapshot", True)]
+    state.unlink()
+    assert {"bad_snapshot", "missing_entries"} <= {problem.kind for problem in problems(node)}

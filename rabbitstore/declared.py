@@ -13,20 +13,22 @@ from typing import Any, NamedTuple
 from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnsupportedFormat, read_head
 from storebytes.finding import Finding
 
-from ..files import SMALL_SIZE_MAX
-from ..format.config_text import parse_term
-from ..format.layout import QUEUE_NAME_FILE
-from ..format.names import index_version, part_name, queue_folder_name, vhost_folder_name
-from ..format.terms import Atom
-from ..read.mnesia import QUEUES, read_tables
-from ..read.vhost_folder import VhostFolder, find_vhosts
-from .folder import quorum_nodes
+from .files import SMALL_SIZE_MAX
+from .format.config_text import parse_term
+from .format.layout import QUEUE_NAME_FILE
+from .format.names import index_version, part_name, queue_folder_name, vhost_folder_name
+from .format.terms import TRUE, Atom
+from .khepri.store import read_khepri_tables
+from .quorum.folder import quorum_nodes
+from .read.metadata import contradictions
+from .read.mnesia import QUEUES, VHOSTS, Tables, has_tables, read_tables
+from .read.vhost_folder import VhostFolder, find_vhosts
 
 _SIZE_MAX = 1 << 30
 _ROW_MIN = 18  # fields of a row that has a type
-_PROCESS = 6
+_DURABLE, _PROCESS = 2, 6
 _PRIORITIES_MAX = 255
-_SINCE_4 = "node-type.txt"
+_SINCE_4, _SINCE_KHEPRI = "node-type.txt", "rabbitmq_metadata"
 
 
 class _Declared(NamedTuple):
@@ -42,6 +44,11 @@ class _Declared(NamedTuple):
         return len(self.row) >= _ROW_MIN
 
     @property
+    def is_kept(self) -> bool:
+        """Return whether the queue is durable: Khepri has others, too, whose folders a stop removes."""
+        return bool(self.row[_DURABLE] == TRUE)
+
+    @property
     def state(self) -> dict[Any, Any]:
         return self.row[-1] if isinstance(self.row[-1], dict) else {}
 
@@ -54,19 +61,35 @@ class _Declared(NamedTuple):
 def declaration_problems(node: str, disk: Disk = REAL_DISK) -> list[Finding]:
     """Return the declared queues without a folder, and the folders of queues that are not declared.
 
-    The rows of Khepri are not read: of a node with it only the folder that every server has is expected.
+    The tree of Khepri is the result of its whole log: if something of that is damaged or not known, the result has only this.
+    What of Mnesia's files is damaged, another check reports.
     """
-    if disk.stat(f"{node}/rabbitmq_metadata") is not None:
-        expected = "a folder of the node, which every server has"
-        return [] if quorum_nodes(node, disk) else [Finding("quorum", 0, "missing_queue", expected, "none")]
-    rows = _rows(node, disk)
-    return _missing_queues(node, rows, disk) + _undeclared_queues(node, rows, disk)
+    problems: list[Finding] = []
+    if disk.stat(f"{node}/{_SINCE_KHEPRI}") is not None and not quorum_nodes(node, disk):
+        problems.append(Finding("quorum", 0, "missing_queue", "a folder of the node, which every server has", "none"))
+    tables, is_mnesia = _tables(node, disk, problems)
+    if problems or tables is None:
+        return problems
+    rows = _declared(tables)
+    found = [] if is_mnesia else [_in_khepri(one) for one in contradictions(node, tables, disk)]
+    return found + _missing_queues(node, rows, disk) + _undeclared_queues(node, rows, disk)
+
+
+def unreported(found: list[Finding], known: list[Finding]) -> list[Finding]:
+    """Return the findings that are not known: a check of the files may have met the same damage, with other words."""
+    positions = {(one.file, one.offset, one.kind) for one in known}
+    return [one for one in found if (one.file, one.offset, one.kind) not in positions]
+
+
+def _in_khepri(found: Finding) -> Finding:
+    """Return a finding about a file of Mnesia as one about the logs that have the same."""
+    return found._replace(file="coordination") if found.file.endswith(".DCD") else found
 
 
 def _missing_queues(node: str, rows: list[_Declared], disk: Disk) -> list[Finding]:
     """Return the declared queues whose folder is not there; nothing where the metadata cannot be read."""
     name = _node_name(node, disk)
-    declared = [one for one in rows if one.has_type and one.is_on(name)] if name else []
+    declared = [one for one in rows if one.has_type and one.is_kept and one.is_on(name)] if name else []
     logs = _logged(node, disk) if any(one.row[-2] == "rabbit_quorum_queue" for one in declared) else set()
     found = []
     for one in declared:
@@ -78,18 +101,16 @@ def _missing_queues(node: str, rows: list[_Declared], disk: Disk) -> list[Findin
 
 
 def _undeclared_queues(node: str, rows: list[_Declared], disk: Disk) -> list[Finding]:
-    """Return the folders whose messages no server delivers, because Mnesia's table has no such queue.
+    """Return the folders whose messages no server delivers, because the metadata has no such queue.
 
-    A queue that is not durable is not in the table either; none of its messages is persistent.
+    A queue that is not durable is not in Mnesia's table either; none of its messages is persistent.
     """
-    if disk.stat(f"{node}/schema.DAT") is None:
-        return []
     found = _undeclared_classic(node, rows, disk) + _undeclared_quorum(node, rows, disk)
     streams = {one.state.get(Atom("name")) for one in rows if one.has_type}
     folders = [entry.name for entry in disk.list(f"{node}/stream")] if disk.stat(f"{node}/stream") is not None else []
     found += [(f"stream/{name}", name) for name in folders if fsencode(name) not in streams]
     delivered = "none; no server delivers its messages, while dump and export read them"
-    return [Finding(file, 0, "undeclared_queue", f"a row in {QUEUES} for {name!r}", delivered) for file, name in found]
+    return [Finding(file, 0, "undeclared_queue", f"a declaration for {name!r}", delivered) for file, name in found]
 
 
 def _undeclared_classic(node: str, rows: list[_Declared], disk: Disk) -> list[tuple[str, str]]:
@@ -117,7 +138,17 @@ def _undeclared_quorum(node: str, rows: list[_Declared], disk: Disk) -> list[tup
 
 def declared_names(node: str, vhost: str, disk: Disk = REAL_DISK) -> list[str]:
     """Return the names of the queues of a virtual host that the metadata of a node declares."""
-    return [one.name.decode("utf-8", "replace") for one in _rows(node, disk) if one.has_type and one.vhost == vhost]
+    tables, _is_mnesia = _tables(node, disk, [])
+    rows = [] if tables is None else _declared(tables)
+    return [one.name.decode("utf-8", "replace") for one in rows if one.has_type and one.vhost == vhost]
+
+
+def declared_members(node: str, vhost: str, disk: Disk = REAL_DISK) -> dict[str, int]:
+    """Return on how many nodes the metadata of one has each replicated queue of a virtual host."""
+    tables, _is_mnesia = _tables(node, disk, [])
+    rows = [] if tables is None else _declared(tables)
+    found = {one.name.decode("utf-8", "replace"): one.state.get(Atom("nodes"), ()) for one in rows if one.vhost == vhost}
+    return {name: len(nodes) for name, nodes in found.items() if nodes}
 
 
 def _missing_folder(node: str, one: _Declared, logs: set[str], disk: Disk) -> str:
@@ -147,7 +178,8 @@ def _missing_part(node: str, one: _Declared, disk: Disk) -> str:
     if not versions:
         stored = f"{node}/{vhost}/msg_store_persistent"
         files = [entry for entry in disk.list(stored) if entry.name.endswith(".rdq")] if disk.stat(stored) is not None else []
-        is_expected = disk.stat(f"{node}/{_SINCE_4}") is not None or any(entry.size_bytes for entry in files)
+        is_since_4 = any(disk.stat(f"{node}/{name}") is not None for name in (_SINCE_4, _SINCE_KHEPRI))
+        is_expected = is_since_4 or any(entry.size_bytes for entry in files)
         return found if is_expected else ""
     return found if versions == {2} else ""
 
@@ -191,6 +223,18 @@ def _logged(node: str, disk: Disk) -> set[str]:
     return found
 
 
-def _rows(node: str, disk: Disk) -> list[_Declared]:
-    rows = read_tables(node, disk)[QUEUES]
+def _tables(node: str, disk: Disk, problems: list[Finding]) -> tuple[Tables | None, bool]:
+    """Return the metadata by table, None without any, and whether it is Mnesia's; `problems` gets those of Khepri.
+
+    A server of 4.0 with Mnesia has Khepri's log as well, and nothing in it.
+    """
+    if disk.stat(node) is not None and has_tables({entry.name for entry in disk.list(node)}):
+        return read_tables(node, disk), True
+    tables = read_khepri_tables(node, problems, disk)
+    is_used = tables is not None and (tables[VHOSTS] or disk.stat(f"{node}/{_SINCE_KHEPRI}") is not None)
+    return tables if is_used else None, False
+
+
+def _declared(tables: Tables) -> list[_Declared]:
+    rows = tables[QUEUES]
     return [_Declared(key[1].decode("utf-8", "replace"), key[3], row) for key, row in rows.items() if len(row) > _PROCESS]
