@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from messagestore.broker_versions import BROKER_VERSIONS, BY_NAME
+from messagestore.checkpoint import read_checkpoint
+from storageio import REAL_DISK
 from tests.amounts import amount
 from tests.stores import problem_kinds
 
@@ -45,14 +47,21 @@ class StoreProgram(Program):
         super().__init__(seed, version, root)
         self.jvm = jvm
         self.opened: RealStore | None = None
-        if BY_NAME[version].has_logics_offset and self.random.random() < 0.5:
-            self.settings["enableAcceleratedRecovery"] = True
+        self.is_accelerated = BY_NAME[version].has_logics_offset and self.random.random() < 0.5
 
     def open(self) -> RealStore:
         """Open the folder in the real store; it stays open until the end of the step."""
         self.starts += 1
-        self.opened = self.jvm.open(self.folder, **self.settings)
+        settings = dict(self.settings)
+        if self.is_accelerated and self._has_logics_offset():
+            settings["enableAcceleratedRecovery"] = True
+        self.opened = self.jvm.open(self.folder, **settings)
         return self.opened
+
+    def _has_logics_offset(self) -> bool:
+        """Return whether the checkpoint has the offset; else such a store refuses what a kill left, its own folder too."""
+        path = self.folder / "checkpoint"
+        return path.exists() and read_checkpoint(REAL_DISK, str(path)).values.logics_physical_offset > 0
 
     def send(self) -> None:
         """Let the real store put messages."""
