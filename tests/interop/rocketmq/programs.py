@@ -106,7 +106,8 @@ class Program:
 
     def cut(self) -> None:
         """Overwrite a record, so that the log ends there."""
-        found = records(self.folder)
+        if not (found := records(self.folder)):
+            return
         path, at = found[-self.random.randint(1, min(len(found), 12))]
         self.cuts += 1
         with path.open("r+b") as file:

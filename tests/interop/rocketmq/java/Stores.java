@@ -14,6 +14,7 @@ import java.util.Map;
 import java.util.Properties;
 import java.util.TreeSet;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.function.Consumer;
 import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.message.MessageAccessor;
@@ -50,6 +51,7 @@ public class Stores {
             case "open": return open(command);
             case "put": return put(store, command);
             case "consumed": return consumed(store, requested);
+            case "bodies": return bodies(store, requested);
             case "queries": return queries(store, requested, null);
             case "tags": return queries(store, requested, "T");
             case "close": return close(command.getJSONArray("ids"));
@@ -129,17 +131,30 @@ public class Stores {
             String topic = topics.getString(i);
             Map<Integer, ?> queues = store.getConsumeQueueTable().get(topic);
             JSONArray offsets = new JSONArray();
-            if (queues != null) for (int queueId : new TreeSet<>(queues.keySet())) consume(store, topic, queueId, offsets);
+            if (queues != null) for (int queueId : new TreeSet<>(queues.keySet())) {
+                consume(store, topic, queueId, message -> offsets.add(message.getCommitLogOffset()));
+            }
             found.put(topic, offsets);
         }
         return found;
     }
 
-    private static void consume(DefaultMessageStore store, String topic, int queueId, JSONArray offsets) throws Exception {
+    /** [queue id, queue offset, log offset, body] of each message of the topics. */
+    private static JSONArray bodies(DefaultMessageStore store, JSONArray topics) throws Exception {
+        JSONArray found = new JSONArray();
+        for (int i = 0; i < topics.size(); i++) {
+            Map<Integer, ?> queues = store.getConsumeQueueTable().getOrDefault(topics.getString(i), new ConcurrentHashMap<>());
+            for (int queueId : new TreeSet<>(queues.keySet())) consume(store, topics.getString(i), queueId, message -> found.add(JSONArray.of(
+                queueId, message.getQueueOffset(), message.getCommitLogOffset(), Base64.getEncoder().encodeToString(message.getBody()))));
+        }
+        return found;
+    }
+
+    private static void consume(DefaultMessageStore store, String topic, int queueId, Consumer<MessageExt> consumer) throws Exception {
         long high = store.getMaxOffsetInQueue(topic, queueId);
         for (long at = Math.max(0, store.getMinOffsetInQueue(topic, queueId)); at < high; ) {
             GetMessageResult page = store.getMessage("group", topic, queueId, at, READ_BATCH, null);
-            if (page.getStatus() == GetMessageStatus.FOUND) add(page.getMessageBufferList(), offsets);
+            if (page.getStatus() == GetMessageStatus.FOUND) decode(page.getMessageBufferList(), consumer);
             long next = page.getNextBeginOffset();
             page.release();
             if (next <= at) break;
@@ -147,8 +162,8 @@ public class Stores {
         }
     }
 
-    private static void add(List<ByteBuffer> records, List<Object> offsets) {
-        for (ByteBuffer record : records) offsets.add(MessageDecoder.decode(record.duplicate(), false, false).getCommitLogOffset());
+    private static void decode(List<ByteBuffer> records, Consumer<MessageExt> consumer) {
+        for (ByteBuffer record : records) consumer.accept(MessageDecoder.decode(record.duplicate(), true, false));
     }
 
     /** [topic, key or tag] to the log offsets of what a client gets; `type` is null for keys, which each version has. */
@@ -160,10 +175,10 @@ public class Stores {
                 : (QueryMessageResult) DefaultMessageStore.class
                     .getMethod("queryMessage", String.class, String.class, int.class, long.class, long.class, String.class, String.class)
                     .invoke(store, topic, key, QUERY_MOST, 0L, Long.MAX_VALUE, type, null);
-            JSONArray offsets = new JSONArray();
-            add(result.getMessageBufferList(), offsets);
+            TreeSet<Long> offsets = new TreeSet<>();
+            decode(result.getMessageBufferList(), message -> offsets.add(message.getCommitLogOffset()));
             result.release();
-            answers.add(new JSONArray(new TreeSet<>(offsets)));
+            answers.add(new JSONArray(offsets));
         }
         return answers;
     }
