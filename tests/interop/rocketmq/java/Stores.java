@@ -3,7 +3,6 @@ import com.alibaba.fastjson2.JSONObject;
 import java.lang.reflect.Constructor;
 import java.lang.reflect.Method;
 import java.net.InetSocketAddress;
-import java.net.ServerSocket;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -67,7 +66,7 @@ public class Stores {
         JSONObject set = command.getJSONObject("set");
         for (String name : set.keySet()) properties.setProperty(name, set.getString(name));
         MixAll.properties2Object(properties, config);
-        try (ServerSocket socket = new ServerSocket(0)) { config.setHaListenPort(socket.getLocalPort()); }
+        config.setHaListenPort(0);  // any free port, when it is bound: one chosen before may be taken
         MessageArrivingListener listener = (a, b, c, d, e, f, g) -> { };
         List<Object> given = new ArrayList<>(Arrays.asList(config, new BrokerStatsManager("interop", true), listener, new BrokerConfig()));
         Constructor<?> constructor = DefaultMessageStore.class.getConstructors()[0];
