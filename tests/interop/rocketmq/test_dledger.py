@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import json
 import random
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -129,6 +131,32 @@ def test_an_ordinary_broker_delivers_a_copy(killed: Killed, tmp_path: Path) -> N
         found = [[row[0], row[1], row[3]] for row in delivered_by(broker, COUNT)]
         assert found == sorted([row[0], row[1], row[3]] for row in killed.delivered)
         broker.kill()
+
+
+def test_tail_follows_a_broker_that_runs(killed: Killed, tmp_path: Path) -> None:
+    """It prints each message in the order of the log as the broker stores it, and ends with what the broker delivers."""
+    store, more = copied(killed.store, tmp_path / "live"), SENT[:200]
+    with RealBroker(store, tmp_path / "broker", version=killed.version, **settings()) as broker:
+        assert len(delivered_by(broker, COUNT)) == COUNT
+        command = [sys.executable, "-m", "brokerstore", "tail", "-f", "-n", str(COUNT), "--json", "--topic", "T", str(store)]
+        printed, errors = tmp_path / "printed", tmp_path / "errors"
+        with printed.open("wb") as out, errors.open("wb") as talk:
+            tail = subprocess.Popen(command, stdout=out, stderr=talk)
+        try:
+            until(lambda: printed.read_bytes().count(b"\n") == COUNT, "what was there is printed")
+            for first in range(0, len(more), 20):
+                assert {result[0] for result in broker.invoke("send", messages=more[first : first + 20])} == {"SEND_OK"}
+            until(lambda: printed.read_bytes().count(b"\n") >= COUNT + len(more), "what was sent is printed")
+            assert tail.poll() is None
+        finally:
+            tail.kill()
+            tail.wait()
+        delivered = delivered_by(broker, COUNT + len(more))
+        broker.kill()
+    found = [json.loads(line) for line in printed.read_bytes().splitlines()]
+    assert [one["physical_offset"] for one in found] == sorted(row[2] for row in delivered)
+    assert sorted([one["queue_id"], one["queue_offset"], one["physical_offset"]] for one in found) == [row[:3] for row in delivered]
+    assert errors.read_bytes() == b""
 
 
 def damaged_and_recovered(killed: Killed, number: int, root: Path) -> tuple[Path, str]:
