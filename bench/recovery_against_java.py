@@ -159,7 +159,7 @@ def main() -> None:
     chosen = parser.parse_args()
     with contextlib.ExitStack() as stack:
         base = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=chosen.folder)))
-        jvm = RealStores(base / "stderr", "3g", JAVA_OPTIONS)
+        jvm = RealStores(base / "stderr", heap="3g", options=JAVA_OPTIONS)
         stack.callback(jvm.end)
         fill(jvm, base / "store", chosen.messages - LATE)
         times = compare(jvm, base / "store", chosen.messages - LATE, chosen.rounds, {"abort-young": make_aborted})

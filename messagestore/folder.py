@@ -110,8 +110,9 @@ class FolderFacts:
 
     @property
     def kind(self) -> FolderKind:
-        """The kind; a folder that only lacks a log, which is elsewhere, is a store."""
-        return (None if self._has_other_log else self.contents.kind) or FolderKind.ROCKETMQ
+        """The kind; a folder that only lacks a log, which is elsewhere, is a store, whose queues may be in RocksDB."""
+        found = self.contents.kind
+        return FolderKind.ROCKETMQ if found is None or (self._has_other_log and found is not FolderKind.ROCKSDB) else found
 
     @cached_property
     def log_folders(self) -> list[str]:

@@ -307,6 +307,12 @@ class SharedStore(Closing):
         """Return messages of a topic with a key, oldest first."""
         return self._reading().query(topic, key, begin_ms, end_ms, max_count)
 
+    def query_tag(
+        self, topic: str, tags: str, begin_ms: int | None = None, end_ms: int | None = None, max_count: int = 32
+    ) -> list[StoredMessage]:
+        """Return the newest messages of a topic with these tags, as `MessageStore.query_tag`."""
+        return self._reading().query_tag(topic, tags, begin_ms, end_ms, max_count)
+
     def message_at(self, physical_offset: int) -> StoredMessage | None:
         """Return the message whose record begins there, None when none does."""
         return self._reading().message_at(physical_offset)

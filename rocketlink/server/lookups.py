@@ -11,6 +11,7 @@ from ..remoting.frames import Command
 from .fields import number
 
 FOUND_MAX = 1024
+TAG_TYPE = "T"  # the others are `K` and `U` for keys and unique keys, which share an index
 
 
 class Lookups:
@@ -64,11 +65,12 @@ class Lookups:
         return request.answer(SUCCESS, {"offset": str(found)})
 
     def query(self, request: Command) -> Command:
-        """Answer with the messages of a topic that have a key."""
+        """Answer with the messages of a topic that have a key, or the tags that clients since 5.4 may name instead."""
         fields = request.fields
         begin_ms, end_ms = number(fields, "beginTimestamp"), number(fields, "endTimestamp", (1 << 63) - 1)
         count = min(max(0, number(fields, "maxNum", 32)), FOUND_MAX)
-        found = self._store.query(fields.get("topic", ""), fields.get("key", ""), begin_ms, end_ms, count)
+        query = self._store.query_tag if fields.get("indexType") == TAG_TYPE else self._store.query
+        found = query(fields.get("topic", ""), fields.get("key", ""), begin_ms, end_ms, count)
         if not found:
             return request.answer(QUERY_NOT_FOUND, remark="no message has the key in this time")
         newest = found[-1]

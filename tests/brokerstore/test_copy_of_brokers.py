@@ -33,14 +33,21 @@ def table(store: Path, name: str) -> dict[Any, Any]:
 
 @pytest.mark.skipif(not can_read(), reason="rocksdict is not installed")
 @pytest.mark.parametrize("name", ["rocksqueues551", "rocksqueues533-lmq"])
-def test_a_store_with_queues_in_rocksdb_is_copied_with_its_progress(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("is_log_elsewhere", [False, True], ids=["with-its-log", "log-elsewhere"])
+def test_a_store_with_queues_in_rocksdb_is_copied_with_its_progress(
+    tmp_path: Path, name: str, is_log_elsewhere: bool
+) -> None:  # fmt: skip
     """Queues, timers, topics and offsets of the copy are those that the source lists from RocksDB."""
     unpack(YEARS / f"{name}.tar.xz", tmp_path)
     old, new = tmp_path / name / "store", tmp_path / "new"
-    assert run("copy", old, "--to", new, "--all").code == 0
-    assert run("verify", new).code == 0
+    options: list[Any] = []
+    if is_log_elsewhere:
+        (old / "commitlog").rename(tmp_path / "log")
+        options = ["--commitlog", tmp_path / "log"]
+    assert run("copy", old, "--to", new, "--all", *options).code == 0
+    assert (run("verify", new).code, run("verify", old, *options).code) == (0, 0)
     for command in (("ls", "--json"), ("offsets", "show", "--json")):
-        before, after = (run(*command, folder).json for folder in (old, new))
+        before, after = run(*command, old, *options).json, run(*command, new).json
         for key in ("queues", "timers", "offsets"):
             assert (after.get(key) or []) == (before.get(key) or [])
     with MessageStore.open(new, "r+") as store:

@@ -460,6 +460,23 @@ def test_messages_are_found_by_key_and_by_id(served: Served) -> None:
     assert served.invoke_raw(33, {"offset": "5"}).code == 1
 
 
+def test_messages_are_found_by_tag_if_the_index_has_tags(tmp_path: Path) -> None:
+    """Clients since RocketMQ 5.4 send an index type with the query; a store of an older version says what is needed."""
+    times = {"maxNum": "32", "beginTimestamp": "0", "endTimestamp": str((1 << 63) - 1)}
+    for version, code in (("5.5.1", 0), ("5.3.3", 1)):
+        served = Served(tmp_path / version, CONFIG.but(broker_version=version))
+        for number in range(4):
+            served.send("T", b"%d" % number, i=f"KEYS\x01a\x02TAGS\x01{'ab'[number % 2]}\x02")
+        by_key = served.client.invoke(12, {"topic": "T", "key": "a", "indexType": "K", **times})
+        by_tag = served.invoke_raw(12, {"topic": "T", "key": "a", "indexType": "T", **times})
+        other = served.invoke_raw(12, {"topic": "T", "key": "c", "indexType": "T", **times})
+        served.close()
+        assert [message.body for message in records(by_key.body)] == [b"0", b"1", b"2", b"3"]
+        assert (by_tag.code, other.code) == (code, 22 if code == 0 else 1)
+        assert [message.body for message in records(by_tag.body)] == ([b"0", b"2"] if code == 0 else [])
+        assert code == 0 or "5.4.0 is needed" in (by_tag.remark or "")
+
+
 def test_a_server_can_be_replicated(served: Served, tmp_path: Path) -> None:
     """It answers what a replica asks, and serves the log."""
     served.send("T", b"0")

@@ -55,6 +55,23 @@ def test_the_first_process_owns_the_store_and_the_second_is_served(tmp_path: Pat
         assert bodies(first.read("T", 0)) == [b"0", b"1"]
 
 
+def test_both_processes_query_by_tag(tmp_path: Path) -> None:
+    """The one that does not own the store finds what either has put, in a store whose index has tags."""
+    config = CONFIG.but(broker_version="5.5.1")
+    with open_shared(tmp_path / "s", config=config) as first:
+        first.put(Message("T", b"0", queue_id=0, tags="a"))
+
+        def other() -> None:
+            with open_shared(tmp_path / "s", config=config) as second:
+                assert not second.is_owner
+                second.put(Message("T", b"1", queue_id=0, tags="a"))
+                second.put(Message("T", b"2", queue_id=0, tags="b"))
+                assert bodies(second.query_tag("T", "a")) == [b"0", b"1"]
+
+        assert Child(other).exit_code() == 0
+        assert bodies(first.query_tag("T", "b")) == [b"2"]
+
+
 def test_two_stores_in_one_process_share_one_owner(tmp_path: Path) -> None:
     """The second is served by the first, and takes over when the first is closed."""
     first, second = open_shared(tmp_path / "s"), open_shared(tmp_path / "s")

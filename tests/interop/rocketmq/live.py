@@ -102,19 +102,19 @@ with MessageStore.open(folder, "a", CONFIG) as store, HaMaster(store, port=port)
 class Served:
     """A store that a server of this process offers to real clients."""
 
-    def __init__(self, folder: Path) -> None:
-        """Start the server and one JVM of clients."""
+    def __init__(self, folder: Path, config: StoreConfig = CONFIG, **jvm: Any) -> None:
+        """Start the server and one JVM of clients, of a `version` if that is given."""
         prepare_or_skip()
-        self._scratch = folder
+        self._scratch, self._jvm = folder, jvm
         self.folder = folder / "store"
-        self.store = MessageStore.open(self.folder, "a", CONFIG)
+        self.store = MessageStore.open(self.folder, "a", config)
         self.server = BrokerServer(self.store, names_port=0, name=NAME, cluster=CLUSTER)
         self._jvms: list[Jvm] = []
         self.clients = self.another()
 
     def another(self) -> Jvm:
         """Start another JVM of clients."""
-        jvm = client(f"127.0.0.1:{self.server.names_port}", self.server.address, self._scratch)
+        jvm = client(f"127.0.0.1:{self.server.names_port}", self.server.address, self._scratch, **self._jvm)
         self._jvms.append(jvm)
         jvm.answer()
         return jvm

@@ -1,4 +1,7 @@
-"""The real rocketmq-store without a broker: one JVM with any number of stores in it (`java/Driver.java`)."""
+"""The real rocketmq-store without a broker: one JVM with any number of stores in it.
+
+`java/Driver.java` knows RocketMQ 5, `java/Stores.java` puts and reads with every version.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ from .jvm import Jvm, Refused
 class RealStores(Jvm):
     """One JVM with any number of stores in it."""
 
-    def __init__(self, errors: Path, heap: str = "512m", options: list[str] | None = None) -> None:
-        """Start the JVM; `errors` is the file for its stderr."""
-        super().__init__("Driver", [], errors, heap=heap, options=options)
+    def __init__(self, errors: Path, *, main: str = "Driver", **jvm: Any) -> None:
+        """Start the JVM of a driver; `errors` is the file for its stderr."""
+        super().__init__(main, [], errors, **jvm)
         self._numbers = iter(range(1, 1 << 30))
 
     def open(self, folder: Path, clock_ms: int = 0, batch_topics: tuple[str, ...] = (), **settings: Any) -> RealStore:

@@ -26,20 +26,9 @@ from tests.archives import unpack
 from tests.faults.test_unknown_formats import records
 from tests.stores import problem_kinds
 
-from .folders import (
-    ITEMS,
-    JAVA_NAMES,
-    LOG_SIZE,
-    LONG_TOPIC,
-    QUEUE_SIZE,
-    SLOTS,
-    Ticking,
-    mixed,
-    ours,
-    write_hidden,
-    write_mixed,
-)  # fmt: skip
+from .folders import LONG_TOPIC, Ticking, mixed, ours, write_hidden, write_mixed
 from .jvm import prepare_or_skip, why_not
+from .programs import FIXTURES, HIDDEN, OURS, SMALL, TOPIC, Program, by_tag, fixture, of_log
 from .real_broker import CLUSTER, RealBroker
 
 pytestmark = [
@@ -47,11 +36,7 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"),
 ]
-YEARS = Path(__file__).parents[2] / "data" / "years"
 VERSIONS = [version.name for version in BROKER_VERSIONS]
-FIXTURES = {"4.9.7": "rocket497", "5.4.0": "rocket540", "5.5.0": "rocket550", "5.5.1": "rocket551"}
-SMALL = dict(zip(JAVA_NAMES, (65536, 2000, 500, 2000), strict=True)) | {"mappedFileSizeTimerLog": 52_000}
-OURS = dict(zip(JAVA_NAMES, (LOG_SIZE, QUEUE_SIZE, SLOTS, ITEMS), strict=True))
 READERS = ("topic-0", "topic-1", "batches", "back")
 TAG = "A"
 PROGRAMS = int(os.environ.get("BROKERSTORE_PROGRAMS", "1"))
@@ -72,21 +57,6 @@ def delivered(broker: RealBroker, topics: list[str]) -> dict[str, list[int]]:
         for topic in topics
         if topic in known
     }
-
-
-def of_log(folder: Path, topics: list[str]) -> dict[str, list[int]]:
-    """Return the same from the log alone."""
-    found: dict[str, list[int]] = {topic: [] for topic in topics}
-    for message in LogFiles(REAL_DISK, [str(folder / "commitlog")]).messages():
-        if isinstance(message, Message) or getattr(message, "topic", None) in found:
-            found[message.topic].append(message.physical_offset)  # type: ignore[union-attr]
-    return found
-
-
-def by_tag(folder: Path, topic: str, tag: str) -> list[int]:
-    """Return the log offsets of a topic's messages with a tag, from the log alone."""
-    walk = LogFiles(REAL_DISK, [str(folder / "commitlog")]).messages()
-    return [one.physical_offset for one in walk if getattr(one, "topic", "") == topic and one.tags == tag]  # type: ignore[union-attr]
 
 
 def write(store: MessageStore, numbers: range, version: BrokerVersion) -> None:
@@ -110,7 +80,7 @@ def test_our_store_goes_to_the_broker_and_back_three_times(version: str, tmp_pat
             write(store, range(turn * 100, turn * 100 + 100), BY_NAME[version])
             store.put(Message("back", b"ours %d" % turn, queue_id=0, tags=TAG, keys=[f"ours-{turn}"]))
         with RealBroker(folder, tmp_path / f"broker-{turn}", version=version, **OURS) as broker:
-            assert delivered(broker, list(READERS)) == of_log(folder, list(READERS))
+            assert delivered(broker, list(READERS)) == {topic: of_log(folder).get(topic, []) for topic in READERS}
             keys = [["back", f"ours-{before}"] for before in range(turn + 1)]
             assert [len(found) for found in broker.invoke("query", requested=keys)] == [1] * (turn + 1)
             if BY_NAME[version].has_tag_items:
@@ -126,18 +96,11 @@ def test_our_store_goes_to_the_broker_and_back_three_times(version: str, tmp_pat
             assert len(store.query_tag("back", TAG)) == 2 * turn + 2 if BY_NAME[version].has_tag_items else True
 
 
-def fixture(version: str, root: Path) -> tuple[Path, dict[str, Any]]:
-    """Unpack the folder that a broker of a version left; return it with what that broker delivered."""
-    unpack(YEARS / f"{FIXTURES[version]}.tar.xz", root)
-    folder = root / FIXTURES[version]
-    return folder / "store", json.loads((folder / "manifest.json").read_text())
-
-
 def visible(manifest: dict[str, Any]) -> dict[str, list[int]]:
     """Return the log offsets of the messages of each ordinary topic, as the broker delivered them."""
     found: dict[str, list[int]] = {}
     for one in manifest["messages"]:
-        if not one["topic"].startswith(("%", "RMQ_SYS", "rmq_sys", "SCHEDULE", "TRANS_", "OFFSET_MOVED", "BenchmarkTest")):
+        if not one["topic"].startswith(HIDDEN):
             found.setdefault(one["topic"], []).append(one["commitLogOffset"])
     return {topic: sorted(offsets) for topic, offsets in found.items()}
 
@@ -206,42 +169,8 @@ def test_accelerated_recovery_starts_after_our_cut_and_a_kill(tmp_path: Path) ->
     assert problem_kinds(folder) == set()
 
 
-class Program:
-    """A random life of one folder: puts of ours and of a broker, kills of either, and cuts of the log, repaired by us."""
-
-    def __init__(self, seed: int, version: str, root: Path) -> None:
-        """Begin with an empty folder, or with that of a broker of the version."""
-        self.random = random.Random(f"{version} {seed}")
-        self.version, self.root = version, root
-        self.settings, self.config = OURS, ours(broker_version=version)
-        self.folder = root / "store"
-        self.kills = self.cuts = self.number = 0
-        if version in FIXTURES and self.random.random() < 0.5:
-            self.folder, _ = fixture(version, root)
-            self.settings, self.config = SMALL, StoreConfig()
-
-    def run(self) -> None:
-        """Run some steps; whatever was broken is repaired before the next one."""
-        steps = [self.put, self.put_and_kill, self.send, self.send_and_kill, self.cut]
-        for step in [self.put, *self.random.choices(steps, k=self.random.randint(2, 4))]:
-            step()
-            if problem_kinds(self.folder):
-                Recovery(str(self.folder), Choice.TRUNCATE, force=True).apply()
-                assert problem_kinds(self.folder) == set(), step.__name__
-
-    def put(self) -> None:
-        """Put messages in this process."""
-        with MessageStore.open(self.folder, "a", self.config) as store:
-            self._put_some(store)
-
-    def put_and_kill(self) -> None:
-        """Put messages, and go on with the folder as a kill would leave it."""
-        copied = self.root / f"killed-{self.kills}"
-        self.kills += 1
-        with MessageStore.open(self.folder, "a", self.config) as store:
-            self._put_some(store)
-            subprocess.run(["cp", "-r", "--sparse=always", self.folder, copied], check=True)
-        self.folder = copied
+class BrokerProgram(Program):
+    """Each step of the real system is a broker that starts, gets messages, and stops or is killed."""
 
     def send(self) -> None:
         """Send messages to a broker that stops cleanly."""
@@ -256,50 +185,33 @@ class Program:
             self._send_some(broker)
             broker.kill()
 
-    def cut(self) -> None:
-        """Overwrite a record, so that the log ends there."""
-        found = records(self.folder)
-        path, at = found[-self.random.randint(1, min(len(found), 12))]
-        self.cuts += 1
-        with path.open("r+b") as file:
-            file.seek(at + 8)  # its checksum, queue and offsets: damage that a record without a checksum of the whole shows
-            file.write(b"\xee" * 24)
-
     def broker(self) -> RealBroker:
-        self.number += 1
+        self.starts += 1
         settings = dict(self.settings)
         if BY_NAME[self.version].has_logics_offset and self.random.random() < 0.3:
             settings |= {"timerWheelSnapshotFlush": True}
-        return RealBroker(self.folder, self.root / f"broker-{self.number}", version=self.version, **settings)
-
-    def _put_some(self, store: MessageStore) -> None:
-        for number in range(self.random.randint(1, 60)):
-            tags = self.random.choice((None, "a", "b"))
-            keys = self.random.choice((None, [f"k{number % 7}"]))
-            store.put(Message("programs", bytes(self.random.randrange(900)), queue_id=number % 3, tags=tags, keys=keys))
+        return RealBroker(self.folder, self.root / f"broker-{self.starts}", version=self.version, **settings)
 
     def _send_some(self, broker: RealBroker) -> None:
-        broker.invoke("topic", topic="programs", queues=8)
-        messages = [
-            {"topic": "programs", "queue_id": number % 3, "body": "YWJj", "tags": "a", "keys": [f"k{number % 7}"]}
-            for number in range(self.random.randint(1, 40))
-        ]
-        broker.invoke("send", messages=messages)
+        broker.invoke("topic", topic=TOPIC, queues=8)
+        broker.invoke("send", messages=self.messages())
 
 
-def test_random_programs_are_delivered(version: str, tmp_path: Path) -> None:
-    """BROKERSTORE_PROGRAMS sets how many; the broker of the version delivers at the end what the log has, by tag as well."""
-    for seed in range(PROGRAMS):
+def test_broker_delivers_what_random_programs_left(version: str, tmp_path: Path) -> None:
+    """BROKERSTORE_PROGRAMS sets how many; the broker delivers at the end what the log has, by tag as well."""
+    for seed in range(SEED, SEED + PROGRAMS):
         root = tmp_path / str(seed)
         root.mkdir()
-        program = Program(SEED + seed, version, root)
-        program.run()
+        program = BrokerProgram(seed, version, root)
+        for step in program.steps:
+            step()
+            program.repair(step.__name__)
         with program.broker() as broker:
-            assert delivered(broker, ["programs"]) == of_log(program.folder, ["programs"]), f"seed {SEED + seed}"
+            assert delivered(broker, [TOPIC]) == {TOPIC: of_log(program.folder)[TOPIC]}, str(program)
             if BY_NAME[version].has_tag_items:
-                (found,) = broker.invoke("query_tags", cluster=CLUSTER, requested=[["programs", "b"]])
-                assert found == by_tag(program.folder, "programs", "b")[-64:], f"seed {SEED + seed}"
+                (found,) = broker.invoke("query_tags", cluster=CLUSTER, requested=[[TOPIC, "b"]])
+                assert found == by_tag(program.folder, TOPIC, "b")[-64:], str(program)
             broker.stop()
-        assert problem_kinds(program.folder) == set(), f"seed {SEED + seed}"
-        print(f"{version} seed {SEED + seed}: {program.number} starts, {program.kills} kills, {program.cuts} cuts")
+        assert problem_kinds(program.folder) == set(), str(program)
+        print(program)
         shutil.rmtree(root)

@@ -14,7 +14,7 @@ from messagestore.repair.verification import verify_store
 from rocketlink import MasterDiffers, Replica, promote
 from tests.sparkstore.conftest import why_not as no_spark
 
-from .jvm import prepare_or_skip
+from .jvm import VERSION, prepare_or_skip
 from .live import CONFIG, KILLS, MARKS, PATIENCE_S, QUEUES, REPLICATED, SIZES, Putting, Served, Streaming, log_of, start_replica
 from .real_broker import RealBroker, until
 
@@ -29,13 +29,22 @@ def _jars() -> None:
     prepare_or_skip()
 
 
-def test_messages_acknowledged_by_a_real_master_are_in_the_replica(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+@pytest.fixture(params=["4.9.7", VERSION, "5.5.1"])
+def version(request: pytest.FixtureRequest) -> str:
+    """The master's version: one of each way to build a store."""
+    prepare_or_skip(request.param)
+    return str(request.param)
+
+
+def test_messages_acknowledged_by_a_real_master_are_in_the_replica(
+    version: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:  # fmt: skip
     """Both are killed in turn; clients send again what was not acknowledged.  The master waits for the replica.
 
     In the amounts of a night, a Spark stream reads the replica all the while.
     """
     streaming = None
-    with RealBroker(tmp_path / "master", tmp_path / "broker", **SIZES, **SYNC) as broker:
+    with RealBroker(tmp_path / "master", tmp_path / "broker", version=version, **SIZES, **SYNC) as broker:
         broker.invoke("topic", topic="flood", queues=QUEUES)
         child = start_replica(broker.port, tmp_path / "replica")
         if REPLICATED >= 100_000 and not no_spark():
@@ -122,9 +131,9 @@ def test_a_replica_follows_a_restarted_real_master_and_refuses_a_replaced_one(tm
         replica.wait(1 << 40, 60)
 
 
-def test_a_real_broker_continues_a_promoted_replica(tmp_path: Path) -> None:
+def test_a_real_broker_continues_a_promoted_replica(version: str, tmp_path: Path) -> None:
     """The master is killed after the last fetch of its tables: a later topic and delayed messages are right."""
-    with RealBroker(tmp_path / "master", tmp_path / "broker", **SIZES) as broker:
+    with RealBroker(tmp_path / "master", tmp_path / "broker", version=version, **SIZES) as broker:
         broker.invoke("topic", topic="T", queues=2)
         with Replica("127.0.0.1", broker.port, tmp_path / "replica", from_start=True, metadata_every_s=1000) as replica:
             until(lambda: "T" in replica.store.engine.topics, "topics are fetched")
@@ -142,7 +151,7 @@ def test_a_real_broker_continues_a_promoted_replica(tmp_path: Path) -> None:
     assert found.missing_topics == {"late": QUEUES}
     sizes = {name: value for name, value in found.broker_settings.items() if name in SIZES}
     assert sizes == {name: str(value) for name, value in SIZES.items()}
-    with RealBroker(tmp_path / "replica", tmp_path / "again", **sizes) as broker:
+    with RealBroker(tmp_path / "replica", tmp_path / "again", version=version, **sizes) as broker:
         late = broker.invoke("read", topic="late", brief=True)
         assert sorted(int(base64.b64decode(body)) for *_, body in late) == list(range(1000))
         until(lambda: len(broker.invoke("read", topic="T", brief=True)) >= 20, "the rest is delivered", 120)

@@ -13,8 +13,9 @@ import pytest
 from commitlog import Message
 from messagestore.repair.verification import verify_store
 
+from .jvm import prepare_or_skip
 from .live import CONFIG, LIVE, MARKS, PATIENCE_S, QUEUES, SIZES, Served
-from .real_broker import RealBroker, until
+from .real_broker import CLUSTER, RealBroker, until
 
 pytestmark = MARKS
 KINDS: dict[str, dict[str, Any]] = {
@@ -59,6 +60,18 @@ def test_sends_of_all_kinds_are_stored_and_read(world: Served) -> None:
     world.invoke("send_batch", messages=[sent("batches", number, queue_id=1) for number in range(20)])
     assert bodies(world.invoke("read", topic="plain")) == list(range(50))
     assert bodies(world.invoke("read", topic="batches")) == list(range(20))
+
+
+def test_a_client_of_a_newer_version_queries_by_tag(tmp_path: Path) -> None:
+    """The admin client of 5.5 asks the index of tags, with the newest 64 messages as its limit."""
+    prepare_or_skip("5.5.1")
+    with Served(tmp_path, CONFIG.but(broker_version="5.5.1"), version="5.5.1") as served:
+        served.invoke("topic", topic="tagged", queues=2)
+        served.invoke("send", messages=[sent("tagged", number, tags="ab"[number % 2]) for number in range(200)])
+        found = served.invoke("query_tags", cluster=CLUSTER, requested=[["tagged", "a"], ["tagged", "none"]])
+        assert found == [[one.physical_offset for one in served.store.query_tag("tagged", "a", max_count=64)], []]
+        bodies_found = {served.store.message_at(offset).body for offset in found[0]}  # type: ignore[union-attr]
+        assert bodies_found == {b"%d" % number for number in range(72, 200, 2)}
 
 
 @pytest.mark.parametrize("kind", KINDS)
