@@ -7,7 +7,17 @@ that it guards leaves the lock held.  A put may be interrupted anywhere, so what
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+
+
+GATHER_MIN_S, GATHER_MAX_S = 0.000_05, 0.000_2
+
+
+def gather(sync_s: float) -> None:
+    """Wait a part of the time of a sync for changes of other threads, so that the next sync covers them, too."""
+    if sync_s > 2 * GATHER_MIN_S:
+        time.sleep(min(sync_s / 2, GATHER_MAX_S))
 
 
 class Wakeup:

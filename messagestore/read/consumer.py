@@ -696,8 +696,9 @@ class Consumer(AssignedQueues):
 
     def abandon(self) -> None:
         """Close it because its process ended: what it had in hand counts as delivered."""
-        with self._lock:
-            self._end_leases()
+        if self._is_lent:
+            with self._lock:
+                self._end_leases()
         self.is_closed = True
         self._parts.open_consumers.discard(self)
         self._parts.sharing.leave(self._shared_name, self.group, self)

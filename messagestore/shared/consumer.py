@@ -163,6 +163,9 @@ class SharedConsumer(Polled):
     def _drop_channel(self) -> None:
         channel, self._channel = self._channel, None
         self._ahead.clear()
+        with self._tracks_guard:
+            for track in self._tracks.values():
+                track.lease = None
         if channel is not None:
             channel.close()
 

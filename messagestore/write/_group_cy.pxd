@@ -21,6 +21,7 @@ cdef class GroupCommit:
     cdef object _group_guard
     cdef list _tickets
     cdef Bool _has_leader
+    cdef public Bool is_shared
     cdef double _patience_s
     cpdef wait(self, I64 end_offset)
     cdef Bool _wait(self, Ticket ticket) except -1

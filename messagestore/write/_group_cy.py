@@ -94,7 +94,7 @@ class GroupCommit:
     `failure` is final: later waits fail as well.
     """
 
-    __slots__ = ("_failure", "_group_guard", "_has_leader", "_leader", "_patience_s", "_tickets", "flushed_offset")
+    __slots__ = ("_failure", "_group_guard", "_has_leader", "_leader", "_patience_s", "_tickets", "flushed_offset", "is_shared")
 
     def __init__(self, flushed: I64, timeout_ms: int) -> None:
         """Create it without waiting puts."""
@@ -104,6 +104,7 @@ class GroupCommit:
         self._group_guard: Any = threading.Lock()
         self._tickets: list[Any] = []
         self._has_leader: Bool = False
+        self.is_shared: Bool = False  # whether the last sync was not of one put alone: those that it covered come again soon
         self._patience_s = timeout_ms / 1000
 
     @property
@@ -173,6 +174,7 @@ class GroupCommit:
             self._tickets = left
             if ticket.leads:
                 self._has_leader = len(left) > 0
+                self.is_shared = len(left) + len(let_go) > 1
                 if left:
                     following: Ticket = left[0]
                     following.leads = True

@@ -22,11 +22,13 @@ import logging
 import os
 import struct
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from zlib import crc32
 
 from storageio import Disk, DiskError, File, Kind, Map, Mode, random_bytes
+from storageio.background import gather
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 NAME = "acks"
@@ -167,6 +169,9 @@ class AckFile:
         self._end = 0
         self._leases: list[Lease] = []
         self._changes = self._synced = 0
+        self._sync_s = 0.0  # how long the last one took
+        self._callers: list[int] = []  # of `sync`, by the changes that they wait for
+        self._is_shared = False  # whether the last sync was of several callers, who come again soon
         self._syncing, self._ending = threading.Lock(), threading.Lock()
         self._is_failed = False
         if self._queues:
@@ -311,12 +316,17 @@ class AckFile:
 
     def sync(self) -> None:
         """Return when every change made before the call is on the disk; one sync covers all callers that wait."""
-        expected = self._changes
+        expected, waits = self._changes, self._syncing.locked()
+        self._callers.append(expected)
         with self._syncing:
             if self._synced < expected and self._file is not None:
-                reached = self._changes
+                if waits or self._is_shared:
+                    gather(self._sync_s)
+                reached, began = self._changes, time.perf_counter()
+                self._is_shared = len(self._callers) > 1
                 self._file.sync()
-                self._synced = reached
+                self._synced, self._sync_s = reached, time.perf_counter() - began
+            self._callers.remove(expected)
 
     def close(self, *, is_clean: bool) -> None:
         """Close the file; after a clean stop delete it, unless it has acknowledgements out of order, which are only here."""
