@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable
 
 
-GATHER_MIN_S, GATHER_MAX_S = 0.000_05, 0.000_2
+GATHER_MIN_S, GATHER_MAX_S, GATHER_STEP_S = 0.000_1, 0.000_3, 0.000_02
 
 
-def gather(sync_s: float) -> None:
-    """Wait a part of the time of a sync for changes of other threads, so that the next sync covers them, too."""
-    if sync_s > 2 * GATHER_MIN_S:
-        time.sleep(min(sync_s / 2, GATHER_MAX_S))
+def gather(is_gathered: Callable[[], bool], sync_s: float) -> None:
+    """Wait for other threads whose changes the next sync can cover, at most as long as the last one took."""
+    end = time.monotonic() + min(sync_s, GATHER_MAX_S)
+    while sync_s >= GATHER_MIN_S and not is_gathered() and time.monotonic() < end:
+        time.sleep(GATHER_STEP_S)
 
 
 class Wakeup:

@@ -26,6 +26,9 @@ from .groups import NOTHING, GroupOpening, Origin, OwnPolls, QueueClaim
 from .protocol import HANDED_ROW, Operation, pack_call
 
 POLL_S = 5.0  # a poll that waits for longer asks again
+PAUSE_S, PAUSE_MAX_S = 0.000_1, 0.001
+DENSE_S = 0.000_5  # between a request and its answer
+DENSE_COUNT, DENSE_AGAIN = 16, 32
 AHEAD_S = 0.1  # how long messages that follow those of an answer are taken before the owner is asked, who also has retries
 
 
@@ -59,6 +62,33 @@ class _Track:
         return self.lease
 
 
+class _Pace:
+    """How long a poll waits before it asks the owner: an answer with one message costs as much as one with many.
+
+    It waits if the last answers came at once, and as long as that makes answers with several messages.
+    """
+
+    def __init__(self) -> None:
+        self._pause_s = self._asked_at = 0.0
+        self._rest = 0  # answers until it tries again
+
+    def begin(self, timeout_s: float) -> None:
+        if self._pause_s and timeout_s > 0:
+            time.sleep(min(self._pause_s, timeout_s / 2))
+        self._asked_at = time.monotonic()
+
+    def end(self, count: int) -> None:
+        if self._pause_s:
+            if count <= 1:
+                self._pause_s, self._rest = 0.0, DENSE_AGAIN
+            elif count < DENSE_COUNT:
+                self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
+        elif self._rest:
+            self._rest -= 1
+        elif time.monotonic() - self._asked_at < DENSE_S:
+            self._pause_s = PAUSE_S
+
+
 class SharedConsumer(Polled):
     """An iterator over a topic's messages, as `Consumer`, of a group whose consumers may be in several processes.
 
@@ -88,6 +118,7 @@ class SharedConsumer(Polled):
         self._ahead: deque[tuple[int, int]] = deque()  # messages to take next: physical offset, and queue offset behind it
         self._ahead_key = topic, -1
         self._ahead_ends = 0.0
+        self._pace = _Pace()
         self._syncs = False  # whether an acknowledgement waits for a sync of the owner
         self._channel: OwnerChannel | None = None
         self._own: Consumer | None = None
@@ -187,7 +218,12 @@ class SharedConsumer(Polled):
                 return found
             left_s = POLL_S if deadline is None else max(0.0, deadline - time.monotonic())
             own = self._own
-            found = self._poll_once(max_count, min(left_s, POLL_S)) if own is None else self._poll_own(own, max_count, left_s)
+            if own is not None:
+                found = self._poll_own(own, max_count, left_s)
+            else:
+                self._pace.begin(left_s)
+                found = self._poll_once(max_count, min(left_s, POLL_S))
+                self._pace.end(len(found) + len(self._ahead))
             if found or (deadline is not None and time.monotonic() >= deadline):
                 return found
         self._hand_over()

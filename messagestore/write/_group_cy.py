@@ -94,7 +94,16 @@ class GroupCommit:
     `failure` is final: later waits fail as well.
     """
 
-    __slots__ = ("_failure", "_group_guard", "_has_leader", "_leader", "_patience_s", "_tickets", "flushed_offset", "is_shared")
+    __slots__ = (
+        "_failure",
+        "_group_guard",
+        "_group_size",
+        "_has_leader",
+        "_leader",
+        "_patience_s",
+        "_tickets",
+        "flushed_offset",
+    )
 
     def __init__(self, flushed: I64, timeout_ms: int) -> None:
         """Create it without waiting puts."""
@@ -104,7 +113,7 @@ class GroupCommit:
         self._group_guard: Any = threading.Lock()
         self._tickets: list[Any] = []
         self._has_leader: Bool = False
-        self.is_shared: Bool = False  # whether the last sync was not of one put alone: those that it covered come again soon
+        self._group_size: Size = 0  # the puts that the last sync covered, and that waited for the next one
         self._patience_s = timeout_ms / 1000
 
     @property
@@ -137,6 +146,10 @@ class GroupCommit:
             self._leave(ticket)
         if self._failure is not None and self.flushed_offset < end_offset:
             raise self._failure
+
+    def is_gathered(self) -> Bool:
+        """Return whether as many puts wait as took part in the last sync: those that it covered come again soon."""
+        return len(self._tickets) >= self._group_size
 
     def _wait(self, ticket: Ticket) -> Bool:
         """Wait until the ticket is covered or a sync failed; lead if it is its turn."""
@@ -174,7 +187,7 @@ class GroupCommit:
             self._tickets = left
             if ticket.leads:
                 self._has_leader = len(left) > 0
-                self.is_shared = len(left) + len(let_go) > 1
+                self._group_size = len(left) + len(let_go)
                 if left:
                     following: Ticket = left[0]
                     following.leads = True

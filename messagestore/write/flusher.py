@@ -95,8 +95,7 @@ class FlushService(GroupCommit):
         """Commit and sync; the caller holds the leader's lock."""
         if self.failure is not None:
             raise self.failure
-        if self.is_shared:
-            gather(self._sync_s)
+        gather(self.is_gathered, self._sync_s)
         appender = self._log.appender
         with appender.lock:  # an append in progress may fail and take its store time back
             stamp, goal = appender.last_store_timestamp_ms, appender.end_offset

@@ -171,7 +171,7 @@ class AckFile:
         self._changes = self._synced = 0
         self._sync_s = 0.0  # how long the last one took
         self._callers: list[int] = []  # of `sync`, by the changes that they wait for
-        self._is_shared = False  # whether the last sync was of several callers, who come again soon
+        self._group_size = 0  # of them, at the end of the last sync: those that it covered come again soon
         self._syncing, self._ending = threading.Lock(), threading.Lock()
         self._is_failed = False
         if self._queues:
@@ -316,16 +316,15 @@ class AckFile:
 
     def sync(self) -> None:
         """Return when every change made before the call is on the disk; one sync covers all callers that wait."""
-        expected, waits = self._changes, self._syncing.locked()
+        expected = self._changes
         self._callers.append(expected)
         with self._syncing:
             if self._synced < expected and self._file is not None:
-                if waits or self._is_shared:
-                    gather(self._sync_s)
+                gather(lambda: len(self._callers) >= self._group_size, self._sync_s)
                 reached, began = self._changes, time.perf_counter()
-                self._is_shared = len(self._callers) > 1
                 self._file.sync()
                 self._synced, self._sync_s = reached, time.perf_counter() - began
+                self._group_size = len(self._callers)
             self._callers.remove(expected)
 
     def close(self, *, is_clean: bool) -> None:
