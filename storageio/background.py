@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 
-
 GATHER_MIN_S, GATHER_MAX_S, GATHER_STEP_S = 0.000_1, 0.000_3, 0.000_02
 
 

@@ -20,7 +20,7 @@ from .polled import FETCH_COUNT, Polled
 from .queue_reader import GetStatus, QueueReader
 
 if TYPE_CHECKING:
-    from ..broker.config.ack_file import Lease
+    from ..broker.config.ack_file import QueueLease
     from ..parts import StoreParts
 
 FETCH_BYTES_MAX = 1 << 20
@@ -43,7 +43,7 @@ class QueueState:
         self.done: set[int] = set()  # acknowledged before an earlier one, by a consumer before this
         self.committed = -1
         self.is_committing = False
-        self.lease: Lease | None = None  # of the process that has the consumer, if that is another one
+        self.lease: QueueLease | None = None  # of the process that has the consumer, if that is another one
 
     @property
     def done_before(self) -> int:
@@ -181,7 +181,7 @@ class AssignedQueues(Polled):
             self._apply(queue_id, state, state.lease)
             state.lease = None
 
-    def _apply(self, queue_id: int, state: QueueState, lease: Lease) -> None:
+    def _apply(self, queue_id: int, state: QueueState, lease: QueueLease) -> None:
         while state.fetched and state.fetched[0].queue_offset < lease.position:
             state.hand_out(MS_MAX)
         while state.pending and (first := next(iter(state.pending))) < lease.next_offset:

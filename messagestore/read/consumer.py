@@ -339,7 +339,7 @@ class Consumer(AssignedQueues):
     def in_hand(self) -> list[tuple[Any, ...]]:
         """Return topic, queue id, turn and next offset of each queue in this consumer's hand, of the retry topic too.
 
-        Id and place of its lease follow if there is one. A turn that changed shows that the queue was in another hand meanwhile.
+        A turn that changed shows that the queue was in another hand meanwhile.  Id and place of a lease follow.
         """
         with self._lock:
             self._check()

@@ -65,17 +65,17 @@ class _Track:
 class _Pace:
     """How long a poll waits before it asks the owner: an answer with one message costs as much as one with many.
 
-    It waits if the last answers came at once, and as long as that makes answers with several messages.
+    It waits if the last answer came immediately, and as long as that makes answers with several messages.
     """
 
     def __init__(self) -> None:
-        self._pause_s = self._asked_at = 0.0
+        self._pause_s = self._requested_at = 0.0
         self._rest = 0  # answers until it tries again
 
     def begin(self, timeout_s: float) -> None:
         if self._pause_s and timeout_s > 0:
             time.sleep(min(self._pause_s, timeout_s / 2))
-        self._asked_at = time.monotonic()
+        self._requested_at = time.monotonic()
 
     def end(self, count: int) -> None:
         if self._pause_s:
@@ -85,7 +85,7 @@ class _Pace:
                 self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
         elif self._rest:
             self._rest -= 1
-        elif time.monotonic() - self._asked_at < DENSE_S:
+        elif time.monotonic() - self._requested_at < DENSE_S:
             self._pause_s = PAUSE_S
 
 

@@ -27,7 +27,8 @@ from tests.helpers import bodies
 from tests.shared.processes import CONFIG, Child, Counters, open_shared, owning_child
 
 INTERNAL = (
-    "abandon", "ack_at", "end_expired", "extend_at", "holds", "in_hand", "in_use", "lend", "restarting", "resume", "take", "take_put",
+    "abandon", "ack_at", "end_expired", "extend_at", "holds", "in_hand", "in_use", "lend", "restarting", "resume", "take",
+    "take_put",
 )  # fmt: skip  # what the owner calls
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 

@@ -209,7 +209,7 @@ def test_acknowledgements_out_of_order_are_exact(served: SharedStore) -> None:
 
 
 def test_lag_does_not_count_what_an_earlier_consumer_acknowledged_out_of_order(served: SharedStore) -> None:
-    """Of the messages 0 to 19 all but the first and those not delivered yet are acknowledged."""
+    """Only the first of ten delivered ones and the ten that were not delivered count."""
     with served.consumer("T", group="G") as consumer:
         for message in one_by_one(consumer, 10)[1:]:
             assert consumer.ack(message)
@@ -309,7 +309,7 @@ def test_what_is_stored_after_the_end_of_a_lease_does_not_count(tmp_path: Path) 
 def test_a_lease_ends_with_its_file_and_its_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     """What was stored before counts, except where the queue itself is gone or was set back."""
     monkeypatch.setattr(ack_file, "SIZE_MIN", 4096)
-    acks, lease, words = leased(tmp_path)
+    acks, _, words = leased(tmp_path)
     words.store_next_offset(8)
     if way == "full":
         for offset in range(1000, 1000 + 4096 // ack_file.DONE.size):
@@ -370,7 +370,7 @@ def test_the_next_owner_ends_the_leases_of_the_one_before(tmp_path: Path) -> Non
 
 
 def test_a_poll_waits_only_where_that_gives_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a dense stream; not after an answer that took long, and not for long where messages come one by one."""
+    """It does so for a dense stream; not after an answer that took long, and not for long where messages come one by one."""
     slept: list[float] = []
     now = [0.0]
     monkeypatch.setattr("messagestore.shared.consumer.time", type("Clock", (), {
@@ -392,7 +392,7 @@ def test_a_poll_waits_only_where_that_gives_several_messages(monkeypatch: pytest
     assert [poll(1) for _ in range(32)] == [0] * 32
 
 
-def test_a_sync_waits_for_those_who_took_part_in_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sync_waits_for_as_many_callers_as_the_last_one_had(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until they are there, and no longer than a sync; not at all where a sync takes no time."""
     monkeypatch.setattr("storageio.background.GATHER_MAX_S", 600.0)
     came = threading.Event()

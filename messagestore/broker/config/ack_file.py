@@ -67,7 +67,7 @@ class AckedQueue:
 
 
 @dataclass(eq=False)
-class Lease:
+class QueueLease:
     """What a process that does not own the store may change: how far it took and acknowledged messages of a queue."""
 
     key: Key
@@ -167,7 +167,7 @@ class AckFile:
         self._map: Map | None = None
         self._words: memoryview | None = None  # of the map, by 8 bytes
         self._end = 0
-        self._leases: list[Lease] = []
+        self._leases: list[QueueLease] = []
         self._changes = self._synced = 0
         self._sync_s = 0.0  # how long the last one took
         self._callers: list[int] = []  # of `sync`, by the changes that they wait for
@@ -252,21 +252,21 @@ class AckFile:
 
     # Leases
 
-    def lease(self, key: Key, next_offset: int, position: int) -> Lease | None:
+    def lease(self, key: Key, next_offset: int, position: int) -> QueueLease | None:
         """Let another process store how far it took and acknowledged a queue; None if the file cannot be written."""
         queue = self._known(key)
         if self._map is None or self._end + LEASE_AT + LEASE.size > len(self._map.view):
             self._write_again()
         if self._map is None:
             return None
-        lease = Lease(key, int.from_bytes(random_bytes(7)) + 1, next_offset, position)
+        lease = QueueLease(key, int.from_bytes(random_bytes(7)) + 1, next_offset, position)
         head = _done_row(LEASE_ROW, queue.number, 0)[:LEASE_AT]
         self._append(head + LEASE.pack(lease.id, next_offset, position))
         lease.at = (self._end - LEASE.size) // 8
         self._leases.append(lease)
         return lease
 
-    def end_lease(self, lease: Lease) -> None:
+    def end_lease(self, lease: QueueLease) -> None:
         """End a lease: what the other process stores from now on does not count, and it sees that."""
         if lease.is_open:
             with self._ending:  # the processor reads what was stored only behind a lock
@@ -275,19 +275,19 @@ class AckFile:
             lease.is_open = False
             self._leases.remove(lease)
 
-    def leases(self) -> list[Lease]:
+    def leases(self) -> list[QueueLease]:
         """Take what other processes stored, and return the open leases."""
         for lease in self._leases:
             self._take(lease)
         return self._leases
 
-    def _take(self, lease: Lease) -> None:
+    def _take(self, lease: QueueLease) -> None:
         if self._words is not None:
             lease.next_offset, lease.position = self._words[lease.at + 1], self._words[lease.at + 2]
         if lease.next_offset > self._queues[lease.key].next_offset:
             self.record(lease.key, lease.next_offset)
 
-    def _leases_of(self, *keys: Key) -> list[Lease]:
+    def _leases_of(self, *keys: Key) -> list[QueueLease]:
         return [lease for lease in self._leases if lease.key in keys]
 
     def drop(self, keys: Iterable[str]) -> None:
@@ -462,7 +462,7 @@ class LeasedFile:
     """The file of acknowledgements in processes that do not own the store."""
 
     def __init__(self, disk: Disk, folder: str) -> None:
-        """Map nothing yet."""
+        """Map the file at first use."""
         self._disk = disk
         self._path = os.path.join(folder, NAME)
         self._words = memoryview(bytearray(HEAD.size)).cast("q")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from commitlog.topic_names import LMQ_PREFIX
 from storageio import Disk, InvalidMessage
 
-from .ack_file import NO_OFFSET, AckedQueue, AckFile, Key, Lease
+from .ack_file import NO_OFFSET, AckedQueue, AckFile, Key, QueueLease
 from .config_files import Document
 from .config_table import INT64_MAX, ConfigTable
 
@@ -128,21 +128,21 @@ class ConsumerOffsets(ConfigTable):
 
     # What another process acknowledges
 
-    def lease(self, topic: str, group: str, queue_id: int, next_offset: int, position: int) -> Lease | None:
+    def lease(self, topic: str, group: str, queue_id: int, next_offset: int, position: int) -> QueueLease | None:
         """Let another process acknowledge messages of a queue itself, unless the group is ahead of it; None if it cannot."""
         with self._lock:
             if self._acks is None or group.startswith(LMQ_PREFIX) or (self.get(topic, group, queue_id) or 0) > next_offset:
                 return None
             return self._acks.lease((check_key(topic, group), queue_id), next_offset, position)
 
-    def end_lease(self, lease: Lease) -> None:
+    def end_lease(self, lease: QueueLease) -> None:
         """Take what the other process did, and end the lease: it has to ask from now on."""
         with self._lock:
             self._take_leased()
             if self._acks is not None:
                 self._acks.end_lease(lease)
 
-    def read_lease(self, lease: Lease) -> None:
+    def read_lease(self, lease: QueueLease) -> None:
         """Take what the other process did."""
         with self._lock:
             self._take_leased()
