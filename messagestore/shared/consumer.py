@@ -390,12 +390,12 @@ class SharedConsumer(Polled):
 
     def _ack_leased(self, topic: str, queue_id: int, queue_offset: int) -> bool:
         """Acknowledge a message without a request; return False if it needs one."""
-        if self._syncs:
-            return False
         self._check()
         with self._tracks_guard:
             track = self._tracks.get((topic, queue_id))
             lease = track.acknowledge(queue_offset) if track is not None else None
+        if lease is not None and self._syncs:
+            lease.sync()
         return lease is not None and lease.is_open
 
     def nack(self, message: StoredMessage, *, delay_level: int = 0) -> PutResult | None:

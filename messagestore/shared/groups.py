@@ -291,7 +291,7 @@ class Groups:
         with self._parked_guard:
             self._parked[consumer_id] = parked
         self._serve_one(consumer_id, parked)  # what was dispatched before it was parked
-        if self._dispatcher.behind_bytes:
+        if self._dispatcher.position < self._engine.dispatch_limit():
             self._dispatcher.wake()
         raise Parked
 

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from commitlog import Message
-from messagestore import MessageStore, SharedConsumer, SharedStore
+from messagestore import FlushMode, MessageStore, SharedConsumer, SharedStore
 from messagestore.broker.config import ack_file
 from messagestore.broker.config.ack_file import AckFile, LeasedFile, LeasedWords, read_acks
 from messagestore.shared.consumer import _Pace
-from storageio import REAL_DISK
+from storageio import REAL_DISK, DiskError
 from storageio.background import gather
 from storageio.local_sockets import LocalSocket
+from storageio.real_disk import RealFile
 from tests.helpers import bodies, until
 from tests.shared.processes import CONFIG, Child, Counters, open_shared, owning_child
 
@@ -106,6 +107,42 @@ def test_a_kill_of_owner_and_worker_repeats_only_what_was_not_acknowledged(tmp_p
     worker.kill()
     owner.kill()
     assert drained(tmp_path / "s") == list(range(done, COUNT))
+
+
+def test_under_synchronous_flush_a_process_syncs_what_it_acknowledges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before `ack` returns; an error of the sync is the error of the acknowledgement."""
+    config = CONFIG.but(flush_disk_type=FlushMode.SYNC)
+    ready = Counters(1)
+
+    def own() -> None:
+        with open_shared(tmp_path / "s", config=config) as store:
+            store.create_topic("T", 1)
+            ready[0] = 1
+            time.sleep(60)
+
+    owner = Child(own)
+    ready.wait_for(0, 1)
+    synced: list[list[int]] = []
+
+    def sync(file: RealFile) -> None:
+        assert file.path.endswith("acks")
+        found = read_acks(REAL_DISK, str(tmp_path / "s" / "brokerstore"), owner.process_id)
+        synced.append([queue.next_offset for queue in found])
+        if len(synced) == 3:
+            raise DiskError("sync", file.path, 5, "broken")
+
+    with open_shared(tmp_path / "s", config=config) as store:
+        put(store, 0, COUNT)
+        monkeypatch.setattr(RealFile, "sync", sync)
+        with store.consumer("T", group="G") as consumer:
+            found = one_by_one(consumer, 3)
+            sent = requests(monkeypatch)
+            assert consumer.ack(found[0])
+            assert consumer.ack(found[1])
+            with pytest.raises(DiskError, match="broken"):
+                consumer.ack(found[2])
+            assert synced == [[1], [2], [3]] and sent == []
+    owner.kill()
 
 
 def test_an_acknowledgement_between_two_owners_is_not_lost(tmp_path: Path) -> None:

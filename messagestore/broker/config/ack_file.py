@@ -22,13 +22,11 @@ import logging
 import os
 import struct
 import threading
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from zlib import crc32
 
 from storageio import Disk, DiskError, File, Kind, Map, Mode, random_bytes
-from storageio.background import gather
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 NAME = "acks"
@@ -169,9 +167,6 @@ class AckFile:
         self._end = 0
         self._leases: list[QueueLease] = []
         self._changes = self._synced = 0
-        self._sync_s = 0.0  # how long the last one took
-        self._callers: list[int] = []  # of `sync`, by the changes that they wait for
-        self._group_size = 0  # of them, at the end of the last sync: those that it covered come again soon
         self._syncing, self._ending = threading.Lock(), threading.Lock()
         self._is_failed = False
         if self._queues:
@@ -317,15 +312,11 @@ class AckFile:
     def sync(self) -> None:
         """Return when every change made before the call is on the disk; one sync covers all callers that wait."""
         expected = self._changes
-        self._callers.append(expected)
         with self._syncing:
             if self._synced < expected and self._file is not None:
-                gather(lambda: len(self._callers) >= self._group_size, self._sync_s)
-                reached, began = self._changes, time.perf_counter()
+                reached = self._changes
                 self._file.sync()
-                self._synced, self._sync_s = reached, time.perf_counter() - began
-                self._group_size = len(self._callers)
-            self._callers.remove(expected)
+                self._synced = reached
 
     def close(self, *, is_clean: bool) -> None:
         """Close the file; after a clean stop delete it, unless it has acknowledgements out of order, which are only here."""
@@ -438,8 +429,9 @@ class AckFile:
 class LeasedWords:
     """The offsets of a lease, in the process that has it."""
 
-    def __init__(self, words: memoryview, lease_id: int, at: int) -> None:
-        """Take the words of the mapped file."""
+    def __init__(self, file: File, words: memoryview, lease_id: int, at: int) -> None:
+        """Take the file and the words of its map."""
+        self.sync = file.sync  # of what is stored; where the lease is open afterwards, it was of the file that counts
         self._words = words
         self._id, self._at = lease_id, at
         self._writer = words[NEXT_WRITER]
@@ -465,17 +457,20 @@ class LeasedFile:
         """Map the file at first use."""
         self._disk = disk
         self._path = os.path.join(folder, NAME)
+        self._file: File | None = None  # nobody closes it: a lease may sync it until it is not used any more
         self._words = memoryview(bytearray(HEAD.size)).cast("q")
 
     def find(self, lease_id: int, at: int) -> LeasedWords | None:
         """Return the words of a lease; None if it is over."""
         if not self._has(lease_id, at):
             try:
-                with self._disk.open(self._path, Mode.WRITE) as file:
-                    self._words = file.map(file.size(), writable=True).view.cast("q")
+                file = self._disk.open(self._path, Mode.WRITE)
             except DiskError:
                 return None
-        return LeasedWords(self._words, lease_id, at) if self._has(lease_id, at) else None
+            self._file, self._words = file, file.map(file.size(), writable=True).view.cast("q")
+        return (
+            LeasedWords(self._file, self._words, lease_id, at) if self._file is not None and self._has(lease_id, at) else None
+        )
 
     def _has(self, lease_id: int, at: int) -> bool:
         return at + 3 <= len(self._words) and self._words[at] == lease_id
