@@ -38,14 +38,21 @@ class _Track:
     def __init__(self, turn: int, position: int) -> None:
         self.turn = turn
         self.position = position
-        self.held: dict[int, int] = {}  # handed out, not acknowledged; when the delivery ends, in ms
+        self.held: dict[int, int] = {}  # in order: handed out, not acknowledged; when the delivery ends, in ms
         self.is_exact = False  # since a seek
         self.is_done = True  # nothing was acknowledged since a seek: False
         self.lease: LeasedWords | None = None
 
     @property
     def done_before(self) -> int:
-        return min(self.held, default=self.position) if self.is_done else -1
+        return min(next(iter(self.held), self.position), self.position) if self.is_done else -1
+
+    def hold(self, queue_offset: int, deadline_ms: int) -> None:
+        """Note that a message is handed out; a new owner may hand out again what it has not dispatched."""
+        is_again = bool(self.held) and next(reversed(self.held)) > queue_offset
+        self.held[queue_offset] = deadline_ms
+        if is_again:
+            self.held = dict(sorted(self.held.items()))
 
     def update(self, leased: LeasedFile, position: int, lease_id: int = 0, at: int = 0) -> None:
         """Take what the owner says of the queue."""
@@ -53,13 +60,14 @@ class _Track:
         if self.lease is None or not self.lease.is_open:
             self.lease = leased.find(lease_id, at) if lease_id else None
 
-    def acknowledge(self, queue_offset: int) -> LeasedWords | None:
-        """Store that the first message in hand is acknowledged; return None if the owner has to do it."""
+    def acknowledge(self, queue_offset: int) -> int:
+        """Store that the first message in hand is acknowledged; return the next offset, 0 if the owner has to do it."""
         held = iter(self.held)
         if self.lease is None or next(held, None) != queue_offset:
-            return None
-        self.lease.store_next_offset(next(held, self.position))
-        return self.lease
+            return 0
+        next_offset = min(next(held, self.position), self.position)
+        self.lease.store_next_offset(next_offset)
+        return next_offset
 
 
 class _Pace:
@@ -300,7 +308,7 @@ class SharedConsumer(Polled):
                     message = self._message_at(location)
                     if message is not None:
                         messages.append(message)
-                        track.held[message.queue_offset] = MS_MAX
+                        track.hold(message.queue_offset, MS_MAX)
                     track.position = position
                 lease.store_position(track.position)
             if lease.is_open or not messages:
@@ -341,7 +349,7 @@ class SharedConsumer(Polled):
                     track = self._tracks[key] = _Track(turn, message.queue_offset)
                     self._done.pop(key, None)
                 track.position = message.queue_offset + 1
-                track.held[message.queue_offset] = deadline_ms
+                track.hold(message.queue_offset, deadline_ms)
         return messages
 
     def _taken(
@@ -365,7 +373,7 @@ class SharedConsumer(Polled):
             for message in messages:
                 track = self._tracks.get((message.topic, message.queue_id))
                 if track is not None:
-                    track.held[message.queue_offset] = deadline_ms
+                    track.hold(message.queue_offset, deadline_ms)
         if next_ones is not None:
             self._ahead_key, self._ahead = (self.topic, next_ones[0]), deque(next_ones[1])
             self._ahead_ends = time.monotonic() + AHEAD_S
@@ -393,10 +401,13 @@ class SharedConsumer(Polled):
         self._check()
         with self._tracks_guard:
             track = self._tracks.get((topic, queue_id))
-            lease = track.acknowledge(queue_offset) if track is not None else None
-        if lease is not None and self._syncs:
+            lease = track.lease if track is not None else None
+            next_offset = track.acknowledge(queue_offset) if track is not None else 0
+        if lease is None or not next_offset:
+            return False
+        if self._syncs:
             lease.sync()
-        return lease is not None and lease.is_open
+        return lease.counts(next_offset)
 
     def nack(self, message: StoredMessage, *, delay_level: int = 0) -> PutResult | None:
         """Send a message back, as `Consumer.nack`."""

@@ -15,7 +15,7 @@ from commitlog import Message
 from messagestore import FlushMode, MessageStore, SharedConsumer, SharedStore
 from messagestore.broker.config import ack_file
 from messagestore.broker.config.ack_file import AckFile, LeasedFile, LeasedWords, read_acks
-from messagestore.shared.consumer import _Pace
+from messagestore.shared.consumer import _Pace, _Track
 from storageio import REAL_DISK, DiskError
 from storageio.background import gather
 from storageio.local_sockets import LocalSocket
@@ -336,10 +336,35 @@ def test_what_is_stored_after_the_end_of_a_lease_does_not_count(tmp_path: Path) 
     """And the other process sees that."""
     acks, lease, words = leased(tmp_path)
     words.store_next_offset(8)
+    assert words.counts(8)
     acks.end_lease(lease)
     words.store_next_offset(9)
     assert not words.is_open and acks.leases() == []
+    assert words.counts(8) and not words.counts(9)
     assert (lease.next_offset, offsets_in(tmp_path)) == (8, [8])
+
+
+def test_whoever_stores_while_a_lease_ends_waits_for_what_counts(tmp_path: Path) -> None:
+    """The owner has written that it is over, and reads the offset; if it is killed there, the offset counts."""
+    _, lease, words = leased(tmp_path)
+    words._words[lease.at] = 0
+    words.store_next_offset(8)
+    assert offsets_in(tmp_path) == [8]
+    found: list[bool] = []
+    waiting = threading.Thread(target=lambda: found.append(words.counts(8)))
+    waiting.start()
+    words._words[lease.at] = -1 - 8
+    waiting.join(20)
+    assert found == [True] and offsets_in(tmp_path) == [8]
+
+
+def test_a_queue_that_is_set_back_forgets_its_leases(tmp_path: Path) -> None:
+    """Those that are over too."""
+    acks, lease, words = leased(tmp_path)
+    words.store_next_offset(8)
+    acks.end_lease(lease)
+    acks.record(KEY, 3)
+    assert offsets_in(tmp_path) == [3]
 
 
 @pytest.mark.parametrize("way", ["full", "dropped", "back", "closed", "next owner"])
@@ -358,10 +383,11 @@ def test_a_lease_ends_with_its_file_and_its_queue(tmp_path: Path, monkeypatch: p
     elif way == "closed":
         acks.close(is_clean=False)
     else:
-        ack_file.take_over(REAL_DISK, str(tmp_path), 1, 2)
-    assert not words.is_open
+        ack_file.end_leases(REAL_DISK, str(tmp_path), read_acks(REAL_DISK, str(tmp_path), 1))
+    assert not words.is_open and words.counts(8)
     words.store_next_offset(9)
-    assert offsets_in(tmp_path) == {"dropped": [], "back": [2], "next owner": [9]}.get(way, [8])
+    assert not words.counts(9)
+    assert offsets_in(tmp_path) == {"dropped": [], "back": [2]}.get(way, [8])
 
 
 def test_a_lease_is_found_in_the_file_that_has_it(tmp_path: Path) -> None:
@@ -449,3 +475,22 @@ def test_a_sync_waits_for_as_many_callers_as_the_last_one_had(monkeypatch: pytes
     gather(is_gathered, 0.0)
     assert calls == []
     gather(lambda: False, 0.001)  # ends by its time
+
+
+def test_a_message_that_comes_again_before_a_later_one_is_not_passed_over() -> None:
+    """A new owner hands out again what it had not dispatched, though the consumer holds a later message of the queue."""
+    stored: list[int] = []
+    track = _Track(0, 7)
+    track.lease = type("Lease", (), {"store_next_offset": lambda self, offset: stored.append(offset)})()
+    for offset in (7, 9):
+        track.hold(offset, 0)
+    track.position = 8
+    assert track.done_before == 7
+    assert track.acknowledge(7) == 8
+    del track.held[7]
+    assert track.done_before == 8
+    track.hold(8, 0)
+    track.position = 9
+    assert not track.acknowledge(9)
+    assert track.acknowledge(8) == 9
+    assert stored == [8, 9]

@@ -8,10 +8,11 @@
           reset  kind 3, number of the queue's row, CRC; what was done and handed before counts no more
           handed kind 4, as done; offset of a message that a consumer with a visibility time has
           back   kind 5, as done; offset of such a message that the consumer gave back
-          lease  kind 6, number of the queue's row, CRC; its id, 0 when it is over; next offset to read; offset to hand out next
+          lease  kind 6, number of the queue's row, CRC; its id; next offset to read; offset to hand out next
 
 The offsets of a queue change in place, with one store of 8 bytes each, and the other rows are appended.  A process with a lease
-stores the two offsets of its row itself, so an acknowledgement needs no request.  A file whose store
+stores the two offsets of its row itself, so an acknowledgement needs no request.  The owner of the store ends a lease with 0 in
+place of its id, and then -1 less the next offset that it found: what is stored later does not count.  A file whose store
 a broker has opened since, and the row of a queue whose offset in `consumerOffset.json` is another one, do not count: then the
 broker's offset holds (docs/formats/store-folder.md#acknowledgements).
 """
@@ -22,6 +23,7 @@ import logging
 import os
 import struct
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from zlib import crc32
@@ -40,7 +42,8 @@ DONE_CHECKED = struct.Struct("=HIq")
 QUEUE_ROW, DONE_ROW, RESET_ROW, HANDED_ROW, BACK_ROW, LEASE_ROW = 1, 2, 3, 4, 5, 6
 LEASE = struct.Struct("=qqq")  # behind the first words of a row of a lease, which are those of DONE
 LEASE_AT = DONE.size - 8
-NEXT_WRITER = 2  # word of the header; leases are over when it changes
+WORD = struct.Struct("=q")
+ENDING_TRIES, ENDING_S = 1000, 0.001
 SIZE_MIN = 1 << 20
 SIZE_MAX = 1 << 30
 GROWTH = 4  # a file that is written again has so many times the size of its rows
@@ -61,7 +64,9 @@ class AckedQueue:
     handed: set[int] = field(default_factory=set)  # neither acknowledged nor given back
     number: int = 0  # of its row among those of queues
     at: int = 0  # of its offsets, in words of 8 bytes
-    has_done_rows: bool = False  # even if the next offset has passed all of them
+    has_done_rows: bool = False  # or rows of leases, even if the next offset has passed all of them
+    leased: int = 0  # next offset by the rows of leases
+    leases: list[int] = field(default_factory=list)  # positions of the ids of those that are not over
 
 
 @dataclass(eq=False)
@@ -112,6 +117,7 @@ def read_acks(disk: Disk, folder: str, process_id: int | None) -> list[AckedQueu
         else:
             break
     for queue in queues:
+        queue.next_offset = max(queue.next_offset, queue.leased)
         queue.done = {offset for offset in queue.done if offset >= queue.next_offset}
         queue.handed = {offset for offset in queue.handed - queue.done if offset >= queue.next_offset}
     return queues
@@ -137,8 +143,10 @@ def _read_done(data: bytes, at: int, queues: list[AckedQueue]) -> bool:
         if at + LEASE_AT + LEASE.size > len(data):
             return False
         lease_id, next_offset, _ = LEASE.unpack_from(data, at + LEASE_AT)
-        queue.next_offset = max(queue.next_offset, next_offset if lease_id else 0)
+        queue.leased = max(queue.leased, next_offset if lease_id >= 0 else -1 - lease_id)
+        queue.leases += [at + LEASE_AT] * (lease_id >= 0)
     elif kind == RESET_ROW:
+        queue.leased = 0
         queue.done.clear()
         queue.handed.clear()
     elif kind == DONE_ROW:
@@ -148,6 +156,17 @@ def _read_done(data: bytes, at: int, queues: list[AckedQueue]) -> bool:
     else:
         queue.handed.discard(offset)
     return True
+
+
+def end_leases(disk: Disk, folder: str, queues: Iterable[AckedQueue]) -> None:
+    """End the leases that the last writer left open in the file of `folder`; then `read_acks` returns what counts."""
+    positions = [position for queue in queues for position in queue.leases]
+    if positions:
+        with disk.open(os.path.join(folder, NAME), Mode.WRITE) as file:
+            for position in positions:
+                file.write(position, WORD.pack(0))
+                (next_offset,) = WORD.unpack(file.read(position + WORD.size, WORD.size))
+                file.write(position, WORD.pack(-1 - next_offset))
 
 
 class AckFile:
@@ -258,6 +277,7 @@ class AckFile:
         head = _done_row(LEASE_ROW, queue.number, 0)[:LEASE_AT]
         self._append(head + LEASE.pack(lease.id, next_offset, position))
         lease.at = (self._end - LEASE.size) // 8
+        queue.has_done_rows = True
         self._leases.append(lease)
         return lease
 
@@ -267,6 +287,7 @@ class AckFile:
             with self._ending:  # the processor reads what was stored only behind a lock
                 self._store(lease.at, 0)
             self._take(lease)
+            self._store(lease.at, -1 - lease.next_offset)
             lease.is_open = False
             self._leases.remove(lease)
 
@@ -434,12 +455,20 @@ class LeasedWords:
         self.sync = file.sync  # of what is stored; where the lease is open afterwards, it was of the file that counts
         self._words = words
         self._id, self._at = lease_id, at
-        self._writer = words[NEXT_WRITER]
 
     @property
     def is_open(self) -> bool:
         """Whether what was stored before counts.  A lock must be released between the store and this."""
-        return self._words[self._at] == self._id and self._words[NEXT_WRITER] == self._writer
+        return self._words[self._at] == self._id
+
+    def counts(self, offset: int) -> bool:
+        """Return whether a next offset that was stored counts: the lease is open, or was when the owner ended it."""
+        for _ in range(ENDING_TRIES):
+            found = self._words[self._at]
+            if found:
+                return found == self._id or -1 - found >= offset
+            time.sleep(ENDING_S)  # the owner reads the offset at this moment
+        return False
 
     def store_next_offset(self, offset: int) -> None:
         """Acknowledge every message before an offset."""
