@@ -148,8 +148,11 @@ class GroupCommit:
             raise self._failure
 
     def is_gathered(self) -> Bool:
-        """Return whether as many puts wait as took part in the last sync: those that it covered come again soon."""
-        return len(self._tickets) >= self._group_size
+        """Return whether more puts wait than half of those that took part in the last sync, which come again soon.
+
+        To wait for all of many would take longer than it saves.
+        """
+        return self._group_size < 2 or 2 * len(self._tickets) > self._group_size
 
     def _wait(self, ticket: Ticket) -> Bool:
         """Wait until the ticket is covered or a sync failed; lead if it is its turn."""
