@@ -165,10 +165,11 @@ class AssignedQueues(Polled):
 
     def _take_lent(self) -> None:
         """Take what the other process did since the last call."""
-        for queue_id, state in self._states.items() if self._is_lent else ():
-            if state.lease is not None:
-                self._offsets.read_lease(state.lease)
-                self._apply(queue_id, state, state.lease)
+        if self._is_lent:
+            self._offsets.take_leased()
+            for queue_id, state in self._states.items():
+                if state.lease is not None:
+                    self._apply(queue_id, state, state.lease)
 
     def _end_leases(self) -> None:
         """Take what the other process did, and let it ask from now on."""

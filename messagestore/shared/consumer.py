@@ -93,7 +93,7 @@ class _Pace:
                 self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
         elif self._rest:
             self._rest -= 1
-        elif time.monotonic() - self._requested_at < DENSE_S:
+        elif count and time.monotonic() - self._requested_at < DENSE_S:
             self._pause_s = PAUSE_S
 
 

@@ -78,13 +78,13 @@ class ConsumerOffsets(ConfigTable):
     def get(self, topic: str, group: str, queue_id: int) -> int | None:
         """Return the next offset to read; None if the group has committed none for the queue."""
         with self._lock:
-            self._take_leased()
+            self.take_leased()
             return self._table.get(topic + JOINT + group, {}).get(queue_id)
 
     def offsets_of(self, topic: str, group: str) -> dict[int, int]:
         """Return a map from queue id to next offset."""
         with self._lock:
-            self._take_leased()
+            self.take_leased()
             return dict(self._table.get(topic + JOINT + group, {}))
 
     def groups(self, topic: str | None = None) -> list[str]:
@@ -138,27 +138,22 @@ class ConsumerOffsets(ConfigTable):
     def end_lease(self, lease: QueueLease) -> None:
         """Take what the other process did, and end the lease: it has to ask from now on."""
         with self._lock:
-            self._take_leased()
             if self._acks is not None:
                 self._acks.end_lease(lease)
 
-    def read_lease(self, lease: QueueLease) -> None:
-        """Take what the other process did."""
+    def take_leased(self) -> None:
+        """Take what other processes acknowledged."""
         with self._lock:
-            self._take_leased()
-
-    def _take_leased(self) -> None:
-        for lease in self._acks.leases() if self._acks is not None else ():
-            key, queue_id = lease.key
-            if lease.next_offset > self._table.get(key, {}).get(queue_id, 0):
-                self._set(key, queue_id, lease.next_offset)
-                self._commits += 1
-                self._change(counts=self._commits % VERSION_STEP == 0)
+            for lease in self._acks.leases() if self._acks is not None else ():
+                key, queue_id = lease.key
+                if lease.next_offset > self._table.get(key, {}).get(queue_id, 0):
+                    self._set(key, queue_id, lease.next_offset)
+                    self._commits += 1
+                    self._change(counts=self._commits % VERSION_STEP == 0)
 
     def persist(self) -> bool:
         """Write changes durably, as every table, with what other processes acknowledged."""
-        with self._lock:
-            self._take_leased()
+        self.take_leased()
         return super().persist()
 
     # What a killed process leaves
@@ -235,8 +230,7 @@ class ConsumerOffsets(ConfigTable):
     def sync(self) -> None:
         """Return when every commit made before the call is on the disk."""
         if self._acks is not None:
-            with self._lock:
-                self._take_leased()
+            self.take_leased()
             self._acks.sync()
 
     def close(self, *, is_clean: bool) -> None:
