@@ -185,9 +185,12 @@ class AssignedQueues(Polled):
     def _apply(self, queue_id: int, state: QueueState, lease: QueueLease) -> None:
         while state.fetched and state.fetched[0].queue_offset < lease.position:
             state.hand_out(MS_MAX)
+        is_done = False
         while state.pending and (first := next(iter(state.pending))) < lease.next_offset:
             del state.pending[first]
-        self._commit(queue_id, state)
+            is_done = True
+        if is_done:
+            self._commit(queue_id, state)
         if not lease.is_open:  # the file was written again
             state.lease = None
 
@@ -219,7 +222,8 @@ class AssignedQueues(Polled):
             # Queues that are no longer assigned stay until their messages are acknowledged.
             kept |= {queue_id for queue_id in states.keys() - mine.keys() - self._lost_queues() if states[queue_id].pending}
         for queue_id in states.keys() - kept:
-            self._end_lease(queue_id, states.pop(queue_id))
+            if (lease := states.pop(queue_id).lease) is not None:
+                self._offsets.end_lease(lease)
         for queue_id in mine.keys() - states.keys():
             states[queue_id] = self._first_state(queue_id, mine[queue_id])
         self._mine = mine

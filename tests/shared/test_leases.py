@@ -234,6 +234,30 @@ def test_seeks_and_giving_back_begin_at_their_offset(served: SharedStore) -> Non
         assert served.committed_offsets("T", "G") == {0: 6}
 
 
+def test_a_seek_forward_acknowledges_nothing(served: SharedStore) -> None:
+    """Not in the file either, whatever is taken behind it; the first acknowledgement there moves the offset."""
+    with served.consumer("T", group="G") as consumer:
+        for message in one_by_one(consumer, 2):
+            assert consumer.ack(message)
+        consumer.seek(0, 10)
+        found = one_by_one(consumer, 3)
+        assert numbers(found) == [10, 11, 12]
+        with MessageStore.open(served.path, "r", config=CONFIG) as reader:
+            assert reader.committed_offsets("T", "G") == served.committed_offsets("T", "G") == {0: 2}
+            assert consumer.lag() == COUNT - 10
+            assert reader.committed_offsets("T", "G") == served.committed_offsets("T", "G") == {0: 2}
+            assert consumer.ack(found[0])
+            assert reader.committed_offsets("T", "G") == served.committed_offsets("T", "G") == {0: 11}
+
+
+def test_a_poll_alone_gives_a_group_no_offset(served: SharedStore) -> None:
+    """Its messages are handed out, and nothing is acknowledged."""
+    with served.consumer("T", group="G") as consumer:
+        assert len(one_by_one(consumer, 3)) == 3
+        assert consumer.lag() == COUNT
+        assert served.committed_offsets("T", "G") == {}
+
+
 def test_acknowledgements_out_of_order_are_exact(served: SharedStore) -> None:
     """They need a request; those in order around them do not, and move over them."""
     with served.consumer("T", group="G") as consumer:
@@ -311,7 +335,7 @@ def leased(folder: Path) -> tuple[AckFile, Any, Any]:
     """Return a file with a lease of a queue that was acknowledged up to 5, and the words of the other process."""
     acks = AckFile(REAL_DISK, str(folder), 1)
     acks.record(KEY, 5)
-    lease = acks.lease(KEY, 5, 5)
+    lease = acks.lease(KEY, 5)
     assert lease is not None
     words = LeasedFile(REAL_DISK, str(folder)).find(lease.id, lease.at)
     assert words is not None
@@ -396,7 +420,7 @@ def test_a_lease_is_found_in_the_file_that_has_it(tmp_path: Path) -> None:
     other = LeasedFile(REAL_DISK, str(tmp_path))
     assert other.find(lease.id, lease.at) is not None
     acks.drop(["T@G"])
-    again = acks.lease(KEY, 0, 0)
+    again = acks.lease(KEY, 0)
     assert again is not None
     assert other.find(lease.id, lease.at) is None
     assert other.find(again.id, again.at) is not None

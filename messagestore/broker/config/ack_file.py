@@ -75,8 +75,8 @@ class QueueLease:
 
     key: Key
     id: int
-    next_offset: int  # as stored last
     position: int
+    next_offset: int = 0  # as stored last; 0 before the first acknowledgement
     at: int = 0  # of its id, in words of 8 bytes
     is_open: bool = True
 
@@ -266,16 +266,16 @@ class AckFile:
 
     # Leases
 
-    def lease(self, key: Key, next_offset: int, position: int) -> QueueLease | None:
+    def lease(self, key: Key, position: int) -> QueueLease | None:
         """Let another process store how far it took and acknowledged a queue; None if the file cannot be written."""
         queue = self._known(key)
         if self._map is None or self._end + LEASE_AT + LEASE.size > len(self._map.view):
             self._write_again()
         if self._map is None:
             return None
-        lease = QueueLease(key, int.from_bytes(random_bytes(7)) + 1, next_offset, position)
+        lease = QueueLease(key, int.from_bytes(random_bytes(7)) + 1, position)
         head = _done_row(LEASE_ROW, queue.number, 0)[:LEASE_AT]
-        self._append(head + LEASE.pack(lease.id, next_offset, position))
+        self._append(head + LEASE.pack(lease.id, 0, position))
         lease.at = (self._end - LEASE.size) // 8
         queue.has_done_rows = True
         self._leases.append(lease)

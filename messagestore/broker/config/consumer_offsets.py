@@ -133,23 +133,27 @@ class ConsumerOffsets(ConfigTable):
         with self._lock:
             if self._acks is None or group.startswith(LMQ_PREFIX) or (self.get(topic, group, queue_id) or 0) > next_offset:
                 return None
-            return self._acks.lease((check_key(topic, group), queue_id), next_offset, position)
+            return self._acks.lease((check_key(topic, group), queue_id), position)
 
     def end_lease(self, lease: QueueLease) -> None:
         """Take what the other process did, and end the lease: it has to ask from now on."""
         with self._lock:
             if self._acks is not None:
                 self._acks.end_lease(lease)
+                self._take_lease(lease)
 
     def take_leased(self) -> None:
         """Take what other processes acknowledged."""
         with self._lock:
             for lease in self._acks.leases() if self._acks is not None else ():
-                key, queue_id = lease.key
-                if lease.next_offset > self._table.get(key, {}).get(queue_id, 0):
-                    self._set(key, queue_id, lease.next_offset)
-                    self._commits += 1
-                    self._change(counts=self._commits % VERSION_STEP == 0)
+                self._take_lease(lease)
+
+    def _take_lease(self, lease: QueueLease) -> None:
+        key, queue_id = lease.key
+        if lease.next_offset > self._table.get(key, {}).get(queue_id, 0):
+            self._set(key, queue_id, lease.next_offset)
+            self._commits += 1
+            self._change(counts=self._commits % VERSION_STEP == 0)
 
     def persist(self) -> bool:
         """Write changes durably, as every table, with what other processes acknowledged."""
