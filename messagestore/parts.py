@@ -15,7 +15,7 @@ from consumequeue import AllQueues, BatchQueues, ConsumeQueues
 from indexfile import IndexFiles, KeyFilters
 from storageio import Disk, StoreClosed, process_id
 
-from .broker.config.ack_file import AckedQueue, AckFile, read_acks
+from .broker.config.ack_file import AckedQueue, AckFile, end_leases, read_acks
 from .broker.config.consumer_offsets import ConsumerOffsets, offsets_table
 from .broker.config.topics import Topics, is_deleted
 from .checkpoint import Checkpoint
@@ -155,7 +155,8 @@ class StoreParts:
                 if not self.writable:
                     table.restore(self._read_acks())
                 elif not table.is_in_rocksdb:
-                    kept = table.restore(self.acked, self.lookup.end_of)
+                    end_leases(self.disk, self.paths.own, self.acked)
+                    kept = table.restore(self._read_acks(), self.lookup.end_of)
                     table.record_to(AckFile(self.disk, self.paths.own, process_id(), kept))
             return self._consumer_offsets
 

@@ -7,7 +7,17 @@ that it guards leaves the lock held.  A put may be interrupted anywhere, so what
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+
+GATHER_MIN_S, GATHER_MAX_S, GATHER_STEP_S = 0.000_1, 0.000_3, 0.000_02
+
+
+def gather(is_gathered: Callable[[], bool], sync_s: float) -> None:
+    """Wait for other threads whose changes the next sync can cover, at most as long as the last sync took."""
+    end = time.monotonic() + min(sync_s, GATHER_MAX_S)
+    while sync_s >= GATHER_MIN_S and not is_gathered() and time.monotonic() < end:
+        time.sleep(GATHER_STEP_S)
 
 
 class Wakeup:

@@ -23,7 +23,6 @@ from .turns import Row, take_turns
 
 SIZES = (100, 1000)
 COUNTS = {False: 5000, True: 500}  # of jobs in a round, by whether each is synced
-SLOW = {"huey": 0.2, "persist-queue": 0.2, "postgresql": 0.2}  # share of the jobs
 PRODUCERS = CONSUMERS = 2
 WAIT_S = 0.001
 BUSY_S = 60.0
@@ -335,12 +334,11 @@ def rows(folder: Path, rounds: int, scale: float, is_selected: Callable[[str], b
                     name = f"queues: {where}, {size:,} B{', synced' if is_synced else ''}"
                     if not is_selected(f"{name} {peer_name}"):
                         continue
-                    count = max(10, int(COUNTS[is_synced] * scale))
-                    fewer = count if is_synced else max(10, int(count * SLOW.get(peer_name, 1)))
+                    count = max(10, int(COUNTS[is_synced] * scale))  # of both sides: a start weighs more in a short run
                     yield take_turns(
                         Row(name, peer_name, "jobs/s", None),
                         partial(measure, own, folder / "own", is_synced, count, size),
-                        partial(measure, peer, folder / "peer", is_synced, fewer, size),
+                        partial(measure, peer, folder / "peer", is_synced, count, size),
                         rounds, is_of_memory=False,
                     )  # fmt: skip
 

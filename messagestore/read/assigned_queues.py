@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from abc import abstractmethod
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -14,10 +15,12 @@ from consumequeue import Queue
 from storageio import StoreClosed, StoreRewound
 
 from ..property_names import TTL_MS
+from .delivery_rules import MS_MAX
 from .polled import FETCH_COUNT, Polled
 from .queue_reader import GetStatus, QueueReader
 
 if TYPE_CHECKING:
+    from ..broker.config.ack_file import QueueLease
     from ..parts import StoreParts
 
 FETCH_BYTES_MAX = 1 << 20
@@ -40,6 +43,7 @@ class QueueState:
         self.done: set[int] = set()  # acknowledged before an earlier one, by a consumer before this
         self.committed = -1
         self.is_committing = False
+        self.lease: QueueLease | None = None  # of the process that has the consumer, if that is another one
 
     @property
     def done_before(self) -> int:
@@ -91,6 +95,7 @@ class AssignedQueues(Polled):
         self._divided: tuple[int, list[int] | None] = (-1, None)  # what `_mine` follows from
         self._restarts = 0
         self._has_priorities = False  # of the topic, since the queues were assigned last
+        self._is_lent = False  # whether another process has the consumer, and takes and acknowledges messages itself
         self._discovered_at = -DISCOVER_S
 
     @property
@@ -146,8 +151,56 @@ class AssignedQueues(Polled):
 
     # Queues
 
+    def lend(self) -> None:
+        """Let the process that has the consumer take and acknowledge messages without a request, where it can."""
+        self._is_lent = True
+
+    def _lent(self, queue_id: int, state: QueueState) -> tuple[int, int] | tuple[()]:
+        """Return id and place of the lease of a queue; nothing without one."""
+        if not self._is_lent or queue_id not in self._mine:
+            return ()
+        if state.lease is None:
+            state.lease = self._offsets.lease(self.topic, self.group, queue_id, state.done_before, state.position)
+        return () if state.lease is None else (state.lease.id, state.lease.at)
+
+    def _take_lent(self) -> None:
+        """Take what the other process did since the last call."""
+        if self._is_lent:
+            self._offsets.take_leased()
+            for queue_id, state in self._states.items():
+                if state.lease is not None:
+                    self._apply(queue_id, state, state.lease)
+
+    def _end_leases(self) -> None:
+        """Take what the other process did, and let it ask from now on."""
+        for queue_id, state in self._states.items() if self._is_lent else ():
+            self._end_lease(queue_id, state)
+
+    def _end_lease(self, queue_id: int, state: QueueState) -> None:
+        if state.lease is not None:
+            self._offsets.end_lease(state.lease)
+            self._apply(queue_id, state, state.lease)
+            state.lease = None
+
+    def _apply(self, queue_id: int, state: QueueState, lease: QueueLease) -> None:
+        while state.fetched and state.fetched[0].queue_offset < lease.position:
+            state.hand_out(MS_MAX)
+        is_done = False
+        while state.pending and (first := next(iter(state.pending))) < lease.next_offset:
+            del state.pending[first]
+            is_done = True
+        if is_done:
+            self._commit(queue_id, state)
+        if not lease.is_open:  # the file was written again
+            state.lease = None
+
+    @abstractmethod
+    def _commit(self, queue_id: int, state: QueueState) -> None:
+        """Move the group's offset to the first message that is not acknowledged."""
+
     def _assign(self) -> None:
         """Drop queues that others have now, and start those that were assigned; one that went and came back starts anew."""
+        self._take_lent()
         if self._fixed is not None:
             mine = dict.fromkeys(self._fixed, self._restarts)
         else:
@@ -169,7 +222,8 @@ class AssignedQueues(Polled):
             # Queues that are no longer assigned stay until their messages are acknowledged.
             kept |= {queue_id for queue_id in states.keys() - mine.keys() - self._lost_queues() if states[queue_id].pending}
         for queue_id in states.keys() - kept:
-            del states[queue_id]
+            if (lease := states.pop(queue_id).lease) is not None:
+                self._offsets.end_lease(lease)
         for queue_id in mine.keys() - states.keys():
             states[queue_id] = self._first_state(queue_id, mine[queue_id])
         self._mine = mine
@@ -181,19 +235,31 @@ class AssignedQueues(Polled):
         Messages in hand are no longer pending: their acknowledgements change nothing.
         """
         with self._lock:
+            self._end_leases()
             yield
             self._restarts += 1
             self._states, self._mine = {}, {}
             self._parts.sharing.renew(self._shared_name, self.group)
 
     def in_use(self) -> tuple[list[int], int]:
-        """Return the queues in this consumer's hand, and how many messages it did not acknowledge.  Takes no lock."""
+        """Return the queues in this consumer's hand, and how many messages it did not acknowledge.  Waits for no lock."""
+        if self._lock.acquire(blocking=False):
+            self._take_lent()
+            self._lock.release()
         states = dict(self._states)
         return sorted(states), sum(len(state.pending) for state in states.values())
 
     def holds(self, queue_id: int) -> bool:
-        """Return whether messages of a queue are delivered and not acknowledged.  Takes no lock."""
+        """Return whether messages of a queue are delivered and not acknowledged.  Waits for no lock.
+
+        Another process that has the consumer takes no further ones without a request.
+        """
         state = self._states.get(queue_id)
+        if state is not None and state.lease is not None:
+            if not self._lock.acquire(blocking=False):
+                return True
+            self._end_lease(queue_id, state)
+            self._lock.release()
         return state is not None and (bool(state.pending) or state.is_committing)
 
     def _discover(self) -> list[int] | None:

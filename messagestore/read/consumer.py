@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from commitlog import PutResult, StoredMessage
 from commitlog.layout import FOREVER_MS
@@ -50,6 +50,21 @@ IDLE_CHECK_S = 1.0  # how long the housekeeper leaves a consumer whose deliverie
 BUSY_CHECK_S = 0.05  # ... one that another thread uses
 MISSING = ("wait", "error", None)  # None for a retry topic, which usually does not exist
 LOG = logging.getLogger(f"brokerstore.{__name__}")
+
+
+class NextOnes(NamedTuple):
+    """The next messages of a queue."""
+
+    queue_id: int
+    rows: list[tuple[int, int]]  # of each its physical offset, and the queue offset of the one behind it
+
+
+class Taken(NamedTuple):
+    """What a consumer of another process gets."""
+
+    physical_offsets: list[int]
+    in_hand: list[tuple[Any, ...]]  # topic, queue id, turn and position of each queue, and id and place of its lease
+    next_ones: NextOnes | None
 
 
 class Consumer(AssignedQueues):
@@ -151,22 +166,32 @@ class Consumer(AssignedQueues):
         """Whether a queue stays with it while it holds messages of it, however long."""
         return self.is_stopped or self._has_visibility
 
-    def take(self, max_count: int, *, waits: bool = True) -> tuple[list[StoredMessage], list[tuple[str, int, int, int]]]:
+    def take(self, max_count: int, *, waits: bool = True) -> Taken:
         """Return what is dispatched now, without waiting for more, and the queues in hand as `in_hand` does.
 
         With `waits=False` return nothing while another thread uses the consumer: it may be waiting for the dispatcher.
         """
         if not self._lock.acquire(blocking=waits):
-            return [], []
+            return Taken([], [], None)
         try:
             if waits and self._has_priorities:
                 self._parts.settle()
             found = self._take(max_count)
             if waits:  # the dispatcher's thread waits for no put: the next call drops them
                 self._drop_expired()
-            return found, self._in_hand()
+            in_hand = self._in_hand()
+            return Taken([message.physical_offset for message in found], in_hand, self._next_ones(found))
         finally:
             self._lock.release()
+
+    def _next_ones(self, found: list[StoredMessage]) -> NextOnes | None:
+        """Return the messages after those that are handed out; None unless another process may take them itself."""
+        state = self._states.get(found[-1].queue_id) if found and found[-1].topic == self.topic else None
+        if state is None or state.lease is None or not state.fetched or state.has_ttl or self._has_priorities:
+            return None
+        ends = [message.queue_offset for message in state.fetched][1:]
+        offsets = [message.physical_offset for message in state.fetched]
+        return NextOnes(found[-1].queue_id, list(zip(offsets, [*ends, state.fetch_at], strict=True)))
 
     def take_put(self, result: PutResult) -> int:
         """Hand out a message of this consumer's topic that was put a moment ago, before it is dispatched.
@@ -311,10 +336,10 @@ class Consumer(AssignedQueues):
             self._assign()
             return list(self._mine)
 
-    def in_hand(self) -> list[tuple[str, int, int, int]]:
+    def in_hand(self) -> list[tuple[Any, ...]]:
         """Return topic, queue id, turn and next offset of each queue in this consumer's hand, of the retry topic too.
 
-        A turn that changed shows that the queue was in another hand meanwhile.
+        A turn that changed shows that the queue was in another hand meanwhile.  Id and place of a lease follow.
         """
         with self._lock:
             self._check()
@@ -323,8 +348,11 @@ class Consumer(AssignedQueues):
                 self._retry._assign()
             return self._in_hand()
 
-    def _in_hand(self) -> list[tuple[str, int, int, int]]:
-        found = [(self.topic, queue_id, state.turn, state.position) for queue_id, state in self._states.items()]
+    def _in_hand(self) -> list[tuple[Any, ...]]:
+        found: list[tuple[Any, ...]] = [
+            (self.topic, queue_id, state.turn, state.position, *self._lent(queue_id, state))
+            for queue_id, state in self._states.items()
+        ]
         return found + (self._retry._in_hand() if self._retry is not None else [])
 
     def resume(self, topic: str, queue_id: int, position: int, held: list[int], deadlines_ms: list[int] | None = None) -> None:
@@ -342,6 +370,7 @@ class Consumer(AssignedQueues):
                 turn = self._parts.sharing.claim(self._shared_name, self.group, queue_id, self)
             if turn < 0:
                 return
+            self._end_leases()
             state = self._states[queue_id] = QueueState(min(position, self._bounds(queue_id)[1]), turn)
             state.done = self._offsets.done(self.topic, self.group, queue_id)
             ends = zip(held, deadlines_ms or [self._deadline_ms()] * len(held), strict=True)
@@ -362,7 +391,9 @@ class Consumer(AssignedQueues):
     def seek(self, queue_id: int, offset: int) -> None:
         """Continue at a queue offset, clamped to the bounds of the queue.  Commits nothing."""
         with self._lock:
-            self._give_back(queue_id, self._state(queue_id), 0)
+            state = self._state(queue_id)
+            self._end_lease(queue_id, state)
+            self._give_back(queue_id, state, 0)
             low, high = self._bounds(queue_id)
             self._states[queue_id] = QueueState(min(max(offset, low), high))
 
@@ -386,7 +417,9 @@ class Consumer(AssignedQueues):
 
     def _lag(self, state: QueueState, queue_id: int) -> int:
         low, high = self._bounds(queue_id)
-        return max(0, high - max(state.done_before, low))
+        start = max(state.done_before, low)
+        done = self._offsets.done(self.topic, self.group, queue_id)
+        return max(0, high - start) - sum(start <= offset < high for offset in done)
 
     def _state(self, queue_id: int) -> QueueState:
         self._check()
@@ -602,6 +635,7 @@ class Consumer(AssignedQueues):
             self._retry.give_back(topic, queue_id, queue_offset)
             return
         with self._lock:
+            self._end_leases()
             state = self._states.get(queue_id)
             if state is not None and queue_offset in state.pending:
                 self._give_back(queue_id, state, queue_offset)
@@ -662,6 +696,9 @@ class Consumer(AssignedQueues):
 
     def abandon(self) -> None:
         """Close it because its process ended: what it had in hand counts as delivered."""
+        if self._is_lent:
+            with self._lock:
+                self._end_leases()
         self.is_closed = True
         self._parts.open_consumers.discard(self)
         self._parts.sharing.leave(self._shared_name, self.group, self)

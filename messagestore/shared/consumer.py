@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -14,16 +15,21 @@ from storageio import REAL_DISK, StoreClosed, StoreError, random_bytes
 from storageio.local_sockets import PeerGone, PeerSilent
 from storageio.settings import check_type
 
+from ..broker.config.ack_file import LeasedFile, LeasedWords
 from ..read.consumer import Consumer
-from ..read.delivery_rules import NO_RULES, DeliveryRules
+from ..read.delivery_rules import MS_MAX, NO_RULES, DeliveryRules
 from ..read.polled import FETCH_COUNT, Polled
 from .answers import unpack_answer, unpack_packed_result
 from .client import OwnerChannel
 from .election import Member
-from .groups import GroupOpening, Origin, OwnPolls, QueueClaim
+from .groups import NOTHING, GroupOpening, Origin, OwnPolls, QueueClaim
 from .protocol import HANDED_ROW, Operation, pack_call
 
 POLL_S = 5.0  # a poll that waits for longer asks again
+PAUSE_S, PAUSE_MAX_S = 0.000_1, 0.001
+DENSE_S = 0.000_5  # between a request and its answer
+DENSE_COUNT, DENSE_AGAIN = 16, 32
+AHEAD_S = 0.1  # how long messages that follow those of an answer are taken before the owner is asked, who also has retries
 
 
 class _Track:
@@ -32,13 +38,63 @@ class _Track:
     def __init__(self, turn: int, position: int) -> None:
         self.turn = turn
         self.position = position
-        self.held: dict[int, int] = {}  # handed out, not acknowledged; when the delivery ends, in ms
+        self.held: dict[int, int] = {}  # in order: handed out, not acknowledged; when the delivery ends, in ms
         self.is_exact = False  # since a seek
         self.is_done = True  # nothing was acknowledged since a seek: False
+        self.lease: LeasedWords | None = None
 
     @property
     def done_before(self) -> int:
-        return min(self.held, default=self.position) if self.is_done else -1
+        return min(next(iter(self.held), self.position), self.position) if self.is_done else -1
+
+    def hold(self, queue_offset: int, deadline_ms: int) -> None:
+        """Note that a message is handed out; a new owner may hand out again what it has not dispatched."""
+        is_again = bool(self.held) and next(reversed(self.held)) > queue_offset
+        self.held[queue_offset] = deadline_ms
+        if is_again:
+            self.held = dict(sorted(self.held.items()))
+
+    def update(self, leased: LeasedFile, position: int, lease_id: int = 0, at: int = 0) -> None:
+        """Take what the owner says of the queue."""
+        self.position = position
+        if self.lease is None or not self.lease.is_open:
+            self.lease = leased.find(lease_id, at) if lease_id else None
+
+    def acknowledge(self, queue_offset: int) -> int:
+        """Store that the first message in hand is acknowledged; return the next offset, 0 if the owner has to do it."""
+        held = iter(self.held)
+        if self.lease is None or next(held, None) != queue_offset:
+            return 0
+        next_offset = min(next(held, self.position), self.position)
+        self.lease.store_next_offset(next_offset)
+        return next_offset
+
+
+class _Pace:
+    """How long a poll waits before it asks the owner: an answer with one message costs as much as one with many.
+
+    It waits if the last answer came immediately, and as long as that makes answers with several messages.
+    """
+
+    def __init__(self) -> None:
+        self._pause_s = self._requested_at = 0.0
+        self._rest = 0  # answers until it tries again
+
+    def begin(self, timeout_s: float) -> None:
+        if self._pause_s and timeout_s > 0:
+            time.sleep(min(self._pause_s, timeout_s / 2))
+        self._requested_at = time.monotonic()
+
+    def end(self, count: int) -> None:
+        if self._pause_s:
+            if count <= 1:
+                self._pause_s, self._rest = 0.0, DENSE_AGAIN
+            elif count < DENSE_COUNT:
+                self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
+        elif self._rest:
+            self._rest -= 1
+        elif count and time.monotonic() - self._requested_at < DENSE_S:
+            self._pause_s = PAUSE_S
 
 
 class SharedConsumer(Polled):
@@ -67,6 +123,11 @@ class SharedConsumer(Polled):
         self._tracks_guard = threading.Lock()
         self._tracks: dict[tuple[str, int], _Track] = {}
         self._done: dict[tuple[str, int], int] = {}  # of queues that others have now: the owner may not have saved it
+        self._ahead: deque[tuple[int, int]] = deque()  # messages to take next: physical offset, and queue offset behind it
+        self._ahead_key = topic, -1
+        self._ahead_ends = 0.0
+        self._pace = _Pace()
+        self._syncs = False  # whether an acknowledgement waits for a sync of the owner
         self._channel: OwnerChannel | None = None
         self._own: Consumer | None = None
         self._own_polls = OwnPolls()
@@ -112,15 +173,16 @@ class SharedConsumer(Polled):
         self._channel = self._member.new_channel()
         answer = self._channel.exchange(pack_call("consumer_open", self.id, self._opening, claims))
         try:
-            in_hand = unpack_answer(answer)
+            in_hand, self._syncs = unpack_answer(answer)
         except BaseException:
             self._drop_channel()
             raise
         self._opening = self._opening._replace(start="first", missing_topic="wait")
         with self._tracks_guard:
-            for topic, queue_id, turn, position in in_hand:
-                track = self._tracks.setdefault((topic, queue_id), _Track(turn, position))
-                track.turn, track.position = turn, position
+            for topic, queue_id, turn, *rest in in_hand:
+                track = self._tracks.setdefault((topic, queue_id), _Track(turn, 0))
+                track.turn = turn
+                track.update(self._member.leased, *rest)
         if self.is_stopped:
             self._channel.send(self._stop_call)
 
@@ -139,6 +201,10 @@ class SharedConsumer(Polled):
 
     def _drop_channel(self) -> None:
         channel, self._channel = self._channel, None
+        self._ahead.clear()
+        with self._tracks_guard:
+            for track in self._tracks.values():
+                track.lease = None
         if channel is not None:
             channel.close()
 
@@ -156,9 +222,16 @@ class SharedConsumer(Polled):
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._is_ended():
+            if self._ahead and (found := self._take_ahead(max_count)):
+                return found
             left_s = POLL_S if deadline is None else max(0.0, deadline - time.monotonic())
             own = self._own
-            found = self._poll_once(max_count, min(left_s, POLL_S)) if own is None else self._poll_own(own, max_count, left_s)
+            if own is not None:
+                found = self._poll_own(own, max_count, left_s)
+            else:
+                self._pace.begin(left_s)
+                found = self._poll_once(max_count, min(left_s, POLL_S))
+                self._pace.end(len(found) + len(self._ahead))
             if found or (deadline is not None and time.monotonic() >= deadline):
                 return found
         self._hand_over()
@@ -219,6 +292,31 @@ class SharedConsumer(Polled):
                 return []
             return self._taken(*answer)
 
+    def _take_ahead(self, max_count: int) -> list[StoredMessage]:
+        """Take messages that follow those of the last answer without asking the owner; nothing if it has to be asked."""
+        with self._guard:
+            self._check()
+            ahead, key = self._ahead, self._ahead_key
+            track = self._tracks.get(key)
+            lease = track.lease if track is not None else None
+            if len(ahead) < max_count or time.monotonic() > self._ahead_ends or track is None or lease is None:
+                ahead.clear()
+                return []
+            messages = []
+            with self._tracks_guard:
+                for location, position in [ahead.popleft() for _ in range(max_count)]:
+                    message = self._message_at(location)
+                    if message is not None:
+                        messages.append(message)
+                        track.hold(message.queue_offset, MS_MAX)
+                    track.position = position
+                lease.store_position(track.position)
+            if lease.is_open or not messages:
+                return messages
+            ahead.clear()
+            self.give_back(*key, messages[0].queue_offset)  # the owner may have seen that they were taken
+            return []
+
     def _poll_own(self, own: Consumer, max_count: int, timeout_s: float) -> list[StoredMessage]:
         """Poll in the owner's process. A poll that waits is parked as those of other processes, and answered as they are."""
         if not self._own_polls.is_parked:
@@ -233,7 +331,7 @@ class SharedConsumer(Polled):
         if self.is_closed:
             return []
         self._member.check_open()
-        return self._taken(*(unpack_answer(frame) or ([], None)))
+        return self._taken(*(unpack_answer(frame) or NOTHING))
 
     def _handed(self, payload: bytes) -> list[StoredMessage]:
         """Read the messages that a put handed out; the queues in hand are those of the last answer."""
@@ -251,10 +349,12 @@ class SharedConsumer(Polled):
                     track = self._tracks[key] = _Track(turn, message.queue_offset)
                     self._done.pop(key, None)
                 track.position = message.queue_offset + 1
-                track.held[message.queue_offset] = deadline_ms
+                track.hold(message.queue_offset, deadline_ms)
         return messages
 
-    def _taken(self, positions: list[int], in_hand: list[list[Any]] | None) -> list[StoredMessage]:
+    def _taken(
+        self, positions: list[int], in_hand: list[list[Any]] | None, next_ones: tuple[int, list[tuple[int, int]]] | None
+    ) -> list[StoredMessage]:  # fmt: skip
         """Read the messages that the owner handed out, and note them and the queues in hand."""
         if in_hand is None:  # the poll was cancelled
             return []
@@ -262,18 +362,21 @@ class SharedConsumer(Polled):
         deadline_ms = self._deadline_ms()
         with self._tracks_guard:
             before, self._tracks = self._tracks, {}
-            for topic, queue_id, turn, position in in_hand:
+            for topic, queue_id, turn, position, *lease in in_hand:
                 track = before.get((topic, queue_id))
                 if track is None or track.turn != turn:
                     track = _Track(turn, position)
-                track.position = position
+                track.update(self._member.leased, position, *lease)
                 self._tracks[topic, queue_id] = track
                 self._done.pop((topic, queue_id), None)
             self._done.update({key: track.done_before for key, track in before.items() if key not in self._tracks})
             for message in messages:
                 track = self._tracks.get((message.topic, message.queue_id))
                 if track is not None:
-                    track.held[message.queue_offset] = deadline_ms
+                    track.hold(message.queue_offset, deadline_ms)
+        if next_ones is not None:
+            self._ahead_key, self._ahead = (self.topic, next_ones[0]), deque(next_ones[1])
+            self._ahead_ends = time.monotonic() + AHEAD_S
         return messages
 
     def _deadline_ms(self, seconds: float | None = None) -> int:
@@ -287,9 +390,24 @@ class SharedConsumer(Polled):
         """Acknowledge a message, as `Consumer.ack`."""
         check_type("message", message, StoredMessage)
         location = message.topic, message.queue_id, message.queue_offset
-        found = self._call(pack_call("consumer", self.id, "ack", *location), lambda own: own.ack(message))
+        is_done = self._ack_leased(*location)
+        if not is_done:
+            is_done = bool(self._call(pack_call("consumer", self.id, "ack", *location), lambda own: own.ack(message)))
         self._forget(message)
-        return bool(found)
+        return is_done
+
+    def _ack_leased(self, topic: str, queue_id: int, queue_offset: int) -> bool:
+        """Acknowledge a message without a request; return False if it needs one."""
+        self._check()
+        with self._tracks_guard:
+            track = self._tracks.get((topic, queue_id))
+            lease = track.lease if track is not None else None
+            next_offset = track.acknowledge(queue_offset) if track is not None else 0
+        if lease is None or not next_offset:
+            return False
+        if self._syncs:
+            lease.sync()
+        return lease.counts(next_offset)
 
     def nack(self, message: StoredMessage, *, delay_level: int = 0) -> PutResult | None:
         """Send a message back, as `Consumer.nack`."""

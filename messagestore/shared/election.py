@@ -23,6 +23,7 @@ from storageio import REAL_DISK, InvalidMessage, StoreBusy, StoreClosed, StoreEr
 from storageio.background import BackgroundThread
 from storageio.local_sockets import PeerGone, PeerSilent
 
+from ..broker.config.ack_file import LeasedFile
 from ..config import StoreConfig
 from ..paths import StorePaths
 from ..store import MessageStore
@@ -85,6 +86,7 @@ class Member:
         self._lock_path = paths.lock
         self._own = paths.own
         self._address = os.path.join(paths.own, ADDRESS)
+        self.leased = LeasedFile(REAL_DISK, paths.own)
         self._presence = Presence(paths.own, self.client_id)
         self._process_id = process_id()
         self._is_closed = False

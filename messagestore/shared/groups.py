@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from commitlog import Message, PutResult, PutStatus, StoredMessage
+from commitlog import Message, PutResult, PutStatus
 from commitlog.layout import TRANSACTION_MASK
 from commitlog.topic_names import RETRY_PREFIX
 from consumequeue import Boundary
@@ -36,6 +36,7 @@ GRACE_S = 2.0
 POLL_S = 0.02  # how often a new owner looks whether a process that it waits for still lives
 HAND_OVER_S = 60.0
 POLL_MAX = 1024  # messages of one answer
+NOTHING: list[Any] = [[], None, None]  # the answer to a poll that ended without messages
 AT_LOCATION: dict[str, Callable[..., Any]] = {
     "ack": Consumer.ack_at,
     "extend": Consumer.extend_at,
@@ -165,7 +166,7 @@ class Groups:
         with self._changed:
             self._claiming += 1
         try:
-            consumer = self._join(consumer_id, opening)
+            consumer = self._join(consumer_id, opening, origin)
             self.close(consumer_id)
             with self._changed:
                 self._consumers[consumer_id] = consumer, origin
@@ -176,14 +177,17 @@ class Groups:
         self.serve()  # the others may have fewer queues now
         return consumer
 
-    def _join(self, consumer_id: str, opening: GroupOpening) -> Consumer:
+    def _join(self, consumer_id: str, opening: GroupOpening, origin: Origin) -> Consumer:
         self._wait_for_turn(consumer_id, opening.opened_ns)
         tags = None if opening.tags is None else set(opening.tags)
         try:
-            return self._store.consumer(
+            found = self._store.consumer(
                 opening.topic, group=opening.group, queues=opening.queues, tags=tags, start=opening.start,
                 missing_topic=opening.missing_topic, visibility_s=opening.visibility_s, max_deliveries=opening.max_deliveries,
             )  # fmt: skip
+            if origin.session is not None and opening.visibility_s is None:
+                found.lend()
+            return found
         finally:
             self._end_turn(opening.opened_ns)
 
@@ -267,7 +271,7 @@ class Groups:
     # Polls
 
     def poll(self, consumer_id: str, max_count: int, waits: bool, origin: Origin) -> list[Any] | None:
-        """Return physical offsets of messages and the queues in hand; None for an unknown consumer.
+        """Return the fields of `Taken`; None for an unknown consumer.
 
         A poll that waits and finds nothing raises `Parked`. It is answered when there are messages: by the thread that puts
         the next one (`offer`), or by the dispatcher (`serve`). `cancel` answers it with what there is, and the end of the
@@ -277,17 +281,17 @@ class Groups:
         if consumer is None:
             return None
         found = consumer.take(min(max_count, POLL_MAX))
-        if not found[0] and not waits:
+        if not found.physical_offsets and not waits:
             self._engine.settle()
             found = consumer.take(min(max_count, POLL_MAX))
-        if found[0] or not waits:
-            return _polled(found)
+        if found.physical_offsets or not waits:
+            return list(found)
         assert isinstance(origin.session, Session)
         parked = _Parked(consumer, min(max_count, POLL_MAX), origin.session)
         with self._parked_guard:
             self._parked[consumer_id] = parked
         self._serve_one(consumer_id, parked)  # what was dispatched before it was parked
-        if self._dispatcher.behind_bytes:
+        if self._dispatcher.position < self._engine.dispatch_limit():
             self._dispatcher.wake()
         raise Parked
 
@@ -318,7 +322,7 @@ class Groups:
         with self._parked_guard:
             parked = self._parked.pop(consumer_id, None)
         if parked is not None:
-            parked.session.answer(pack_value([[], None]))
+            parked.session.answer(pack_value(NOTHING))
 
     def offer(self, puts: list[tuple[Message, PutResult]]) -> None:
         """Hand messages that were put a moment ago to polls that wait for them; leave others to the dispatcher.
@@ -375,11 +379,11 @@ class Groups:
                 return
             try:
                 found = parked.consumer.take(parked.max_count, waits=False)
-                if not found[0]:
+                if not found.physical_offsets:
                     return
-                answer = _polled(found)
+                answer: list[Any] = list(found)
             except StoreError:  # the next poll raises it
-                answer = [[], None]
+                answer = NOTHING
             del self._parked[consumer_id]
         parked.session.answer(pack_value(answer))
 
@@ -449,11 +453,6 @@ class Groups:
             ids = [name for name, (_, origin) in self._consumers.items() if is_meant(origin)]
         for consumer_id in ids:
             self.close(consumer_id, is_lost=is_lost)
-
-
-def _polled(found: tuple[list[StoredMessage], list[tuple[str, int, int, int]]]) -> list[Any]:
-    """Return the answer to a poll."""
-    return [[message.physical_offset for message in found[0]], found[1]]
 
 
 def _called(consumer: Consumer, name: str, arguments: tuple[Any, ...]) -> Any:

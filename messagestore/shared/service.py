@@ -171,7 +171,7 @@ class Service:
 
     def _open_consumer(self, consumer_id: str, opening: list[Any], claims: list[list[Any]], origin: Origin) -> list[Any]:
         found = self.groups.open(consumer_id, GroupOpening(*opening), [QueueClaim(*claim) for claim in claims], origin)
-        return found.in_hand()
+        return [found.in_hand(), self._is_sync]
 
     def _nack(self, consumer_id: str, physical_offset: int, delay_level: int) -> list[str | None] | None:
         found = self.groups.nack(consumer_id, physical_offset, delay_level)

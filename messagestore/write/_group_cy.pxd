@@ -21,7 +21,9 @@ cdef class GroupCommit:
     cdef object _group_guard
     cdef list _tickets
     cdef Bool _has_leader
+    cdef Size _group_size
     cdef double _patience_s
     cpdef wait(self, I64 end_offset)
+    cpdef Bool is_gathered(self) except -1
     cdef Bool _wait(self, Ticket ticket) except -1
     cdef Bool _leave(self, Ticket ticket) except -1

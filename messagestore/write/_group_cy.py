@@ -94,7 +94,16 @@ class GroupCommit:
     `failure` is final: later waits fail as well.
     """
 
-    __slots__ = ("_failure", "_group_guard", "_has_leader", "_leader", "_patience_s", "_tickets", "flushed_offset")
+    __slots__ = (
+        "_failure",
+        "_group_guard",
+        "_group_size",
+        "_has_leader",
+        "_leader",
+        "_patience_s",
+        "_tickets",
+        "flushed_offset",
+    )
 
     def __init__(self, flushed: I64, timeout_ms: int) -> None:
         """Create it without waiting puts."""
@@ -104,6 +113,7 @@ class GroupCommit:
         self._group_guard: Any = threading.Lock()
         self._tickets: list[Any] = []
         self._has_leader: Bool = False
+        self._group_size: Size = 0  # the puts that the last sync covered, and that waited for the next one
         self._patience_s = timeout_ms / 1000
 
     @property
@@ -136,6 +146,13 @@ class GroupCommit:
             self._leave(ticket)
         if self._failure is not None and self.flushed_offset < end_offset:
             raise self._failure
+
+    def is_gathered(self) -> Bool:
+        """Return whether more puts wait than half of those that took part in the last sync, which come again soon.
+
+        To wait for all of many would take longer than it saves.
+        """
+        return self._group_size < 2 or 2 * len(self._tickets) > self._group_size
 
     def _wait(self, ticket: Ticket) -> Bool:
         """Wait until the ticket is covered or a sync failed; lead if it is its turn."""
@@ -173,6 +190,7 @@ class GroupCommit:
             self._tickets = left
             if ticket.leads:
                 self._has_leader = len(left) > 0
+                self._group_size = len(left) + len(let_go)
                 if left:
                     following: Ticket = left[0]
                     following.leads = True

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 
 from commitlog import CommitLog, PutResult
 from storageio import DiskError, FlushTimeout
-from storageio.background import BackgroundThread
+from storageio.background import BackgroundThread, gather
 
 from ..config import StoreConfig
 from ._group_cy import GroupCommit
@@ -44,6 +44,7 @@ class FlushService(GroupCommit):
         self._flags = flags
         self.flushed_timestamp_ms = 0
         self.durations = Durations()  # of syncs
+        self._sync_s = 0.0  # of the last one
         self._on_committed = on_committed
         self._on_flushed = on_flushed
         self._on_failed = on_failed
@@ -94,6 +95,7 @@ class FlushService(GroupCommit):
         """Commit and sync; the caller holds the leader's lock."""
         if self.failure is not None:
             raise self.failure
+        gather(self.is_gathered, self._sync_s)
         appender = self._log.appender
         with appender.lock:  # an append in progress may fail and take its store time back
             stamp, goal = appender.last_store_timestamp_ms, appender.end_offset
@@ -102,7 +104,8 @@ class FlushService(GroupCommit):
         began = time.perf_counter()
         flushed = self._guarded(lambda: self._log.flush(least_pages))
         if flushed > self.flushed_offset:
-            self.durations.add(time.perf_counter() - began)
+            self._sync_s = time.perf_counter() - began
+            self.durations.add(self._sync_s)
             self.flushed_offset = flushed
             for call in self._on_flushed:
                 call()

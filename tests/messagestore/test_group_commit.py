@@ -178,3 +178,27 @@ def test_the_first_failure_is_kept(world: World) -> None:
     with pytest.raises(DiskError) as caught:
         group.wait(1)
     assert caught.value is first
+
+
+def test_a_leader_expects_more_than_half_of_the_puts_of_the_last_sync(world: World) -> None:
+    """Two that share a sync come again together; one that was alone expects nobody."""
+    is_syncing, goes_on, seen = threading.Event(), threading.Event(), []
+
+    def sync(group: Any) -> None:
+        seen.append(bool(group.is_gathered()))
+        is_syncing.set()
+        assert goes_on.wait(PATIENCE_S)
+        group.flushed_offset = min(group.written, 1) if len(seen) == 1 else group.written
+
+    group = group_of(world, sync)
+    group.written = 3
+    threads = started(lambda: group.wait(1))
+    assert is_syncing.wait(PATIENCE_S)
+    threads += started(lambda: group.wait(2), lambda: group.wait(3))
+    time.sleep(0.05)
+    goes_on.set()
+    assert ended(threads)
+    for end in (4, 5):
+        group.written = end
+        group.wait(end)
+    assert seen == [True, True, False, True]

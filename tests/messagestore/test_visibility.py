@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import timedelta
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from storageio import InvalidMessage, InvalidSetting, StoreFull
+from tests.amounts import amount
 from tests.messagestore.kit import Clock, crash_copy, open_idle, open_small, put_numbers, read_all
 from tests.messagestore.test_batch_topics import open_batch, put_inner
 from tests.messagestore.test_delays import deliver
@@ -339,6 +341,8 @@ class Model:
         self.counted: dict[int, int] = {}  # deliveries that ended by time, by a kill or by a nack
         self.in_hand: dict[int, tuple[Any, Any, int]] = {}  # consumer, message and end of each delivery
         self.waits_until: dict[int, int] = {}
+        self.expires_ms: dict[int, int] = {}
+        self.ranked_until = 0  # of the messages before it, those with the greatest remainder go first
 
     def end(self, number: int) -> None:
         del self.in_hand[number]
@@ -377,10 +381,20 @@ class Model:
         assert number not in self.dead
         assert message.reconsume_times == self.counted.get(number, 0)
         assert self.waits_until.pop(number, 0) <= now_ms, "earlier than its delay"
+        assert self.expires_ms.get(number, now_ms + 1) > now_ms, "its time to live is over"
+        rank = number % 3 if message.topic == "T" else -1
+        assert not any(one % 3 > rank and self.waits(one, now_ms) for one in range(self.ranked_until)), (
+            "a higher priority waits"
+        )
         self.in_hand[number] = consumer, message, now_ms + 1000 * VISIBILITY_S
         if message.topic == "T":
             before = range(number % 3, number, 3)  # the same queue
-            assert all(one in self.acked or one in self.in_hand or one in self.counted for one in before), "out of order"
+            assert not any(self.waits(one, now_ms) for one in before), "out of order"
+
+    def waits(self, number: int, now_ms: int) -> bool:
+        """Return whether a message waits for its first delivery."""
+        is_over = self.expires_ms.get(number, now_ms + 1) <= now_ms
+        return not (is_over or number in self.acked or number in self.in_hand or number in self.counted)
 
 
 def drain(store: Any, model: Model, clock: Clock) -> None:
@@ -399,23 +413,35 @@ def drain(store: Any, model: Model, clock: Clock) -> None:
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("seed", range(12))
-def test_random_programs_of_consumers_follow_the_model(world: Any, tmp_path: Path, clock: Clock, seed: int) -> None:
-    """Polls, acknowledgements, nacks, extends, hangs, stops, closes and kills; in the end nothing is lost."""
+@pytest.mark.parametrize(("seed", "is_ranked", "count"), [
+    *((seed, False, 3) for seed in range(12)), *((seed, True, 1 + 2 * (seed % 2)) for seed in range(amount(6, 30))),
+])  # fmt: skip
+def test_random_programs_of_consumers_follow_the_model(
+    world: Any, tmp_path: Path, clock: Clock, seed: int, is_ranked: bool, count: int
+) -> None:
+    """Polls, acknowledgements, nacks, extends, hangs, stops, closes and kills; in the end nothing is lost.
+
+    Half of the programs use priorities and times to live, too.
+    """
     chance, model, put = Random(seed), Model(4), 0
     folder = tmp_path / "0"
     store = open_idle(world, folder, clock)
-    store.create_topic("T", 3)
-    consumers = [consumer_of(store, max_deliveries=4) for _ in range(3)]
+    store.create_topic("T", 3, attributes={"message.type": "PRIORITY"} if is_ranked else None)
+    consumers = [consumer_of(store, max_deliveries=4) for _ in range(count)]
     for step in range(250):
         action = chance.choice(["put", "poll", "poll", "poll", "ack", "ack", "nack", "extend", "wait", "stop", "close", "kill"])
-        position = chance.randrange(3)
+        position = chance.randrange(count)
         consumer = consumers[position]
         own = [number for number, (holder, _, _) in model.in_hand.items() if holder is consumer]
         if action == "put":
             for number in range(put, put + 5):
-                store.put(world.commitlog.Message("T", b"%08d" % number, queue_id=number % 3))
+                live_s = chance.choice([5, 40, 100, None]) if is_ranked else None
+                if live_s is not None:
+                    model.expires_ms[number] = clock.now_ms + 1000 * live_s
+                ttl, rank = live_s and timedelta(seconds=live_s), number % 3
+                store.put("T", b"%08d" % number, **({"priority": rank, "ttl": ttl} if is_ranked else {"queue_id": rank}))
             put += 5
+            model.ranked_until = put if is_ranked and count == 1 else 0
         elif action == "poll":
             model.end_over(clock.now_ms)
             for message in consumer.poll(chance.randrange(1, 6)):
@@ -447,12 +473,13 @@ def test_random_programs_of_consumers_follow_the_model(world: Any, tmp_path: Pat
             store = open_idle(world, copy, clock)
             for number in list(model.in_hand):
                 model.end(number)
-            consumers = [consumer_of(store, max_deliveries=4) for _ in range(3)]
+            consumers = [consumer_of(store, max_deliveries=4) for _ in range(count)]
     for consumer in consumers:
         consumer.close()
     model.end_over(clock.now_ms)
     model.in_hand.clear()
     drain(store, model, clock)
+    model.dead |= {number for number, end_ms in model.expires_ms.items() if end_ms <= clock.now_ms} - model.acked
     assert model.acked | model.dead == set(range(put))
     assert sorted(numbers(read_all(store, DEAD))) == sorted(model.dead)
     store.close()

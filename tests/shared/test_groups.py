@@ -27,7 +27,8 @@ from tests.helpers import bodies
 from tests.shared.processes import CONFIG, Child, Counters, open_shared, owning_child
 
 INTERNAL = (
-    "abandon", "ack_at", "end_expired", "extend_at", "holds", "in_hand", "in_use", "restarting", "resume", "take", "take_put",
+    "abandon", "ack_at", "end_expired", "extend_at", "holds", "in_hand", "in_use", "lend", "restarting", "resume", "take",
+    "take_put",
 )  # fmt: skip  # what the owner calls
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
@@ -145,7 +146,7 @@ def test_the_dispatcher_does_not_wait_for_a_consumer_in_use(tmp_path: Path) -> N
             assert not thread.is_alive()
             assert answers.sent == []
         assert parked.call("id", "lag", None) == [1]
-        assert [len(paths) for paths, _ in answers.sent] == [1]
+        assert [len(paths) for paths, *_ in answers.sent] == [1]
 
 
 def test_a_put_wakes_the_dispatcher_while_a_poll_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

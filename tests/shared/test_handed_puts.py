@@ -206,7 +206,7 @@ def test_a_new_consumer_starts_after_acknowledged_messages_that_are_not_dispatch
         put(store, b"1")
         assert one.consumer.ack_at("T", 0, 1)
         groups.close("one")
-        assert [(topic, position) for topic, _, _, position in other.consumer.in_hand()] == [("T", 2)]
+        assert [(topic, position) for topic, _, _, position, *_ in other.consumer.in_hand()] == [("T", 2)]
     other.end()
     assert other.answers == [[]] and one.handed == 1
 

@@ -210,7 +210,7 @@ def test_a_message_is_sent_back_by_its_offset(opened: Callable[..., Owner]) -> N
     owner.store.put("T", b"x", queue_id=0)
     groups = owner.service.groups
     groups.open("id", GroupOpening("T", "G", None, None, "first", "wait", 0), [], Origin("", None))
-    (position,), _ = groups.poll("id", 1, False, Origin("", None))  # type: ignore[misc]
+    (position,), *_ = groups.poll("id", 1, False, Origin("", None))  # type: ignore[misc]
     assert owner.service._nack("id", position + 1, 0) == [None]
     (packed,) = owner.service._nack("id", position, 18)  # type: ignore[misc]
     assert unpack_packed_result(packed).status is PutStatus.PUT_OK  # type: ignore[arg-type]

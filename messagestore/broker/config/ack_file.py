@@ -8,8 +8,11 @@
           reset  kind 3, number of the queue's row, CRC; what was done and handed before counts no more
           handed kind 4, as done; offset of a message that a consumer with a visibility time has
           back   kind 5, as done; offset of such a message that the consumer gave back
+          lease  kind 6, number of the queue's row, CRC; its id; next offset to read; offset to hand out next
 
-The offsets of a queue change in place, with one store of 8 bytes each, and the other rows are appended.  A file whose store
+The offsets of a queue change in place, with one store of 8 bytes each, and the other rows are appended.  A process with a lease
+stores the two offsets of its row itself, so an acknowledgement needs no request.  The owner of the store ends a lease with 0 in
+place of its id, and then -1 less the next offset that it found: what is stored later does not count.  A file whose store
 a broker has opened since, and the row of a queue whose offset in `consumerOffset.json` is another one, do not count: then the
 broker's offset holds (docs/formats/store-folder.md#acknowledgements).
 """
@@ -20,11 +23,12 @@ import logging
 import os
 import struct
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from storageio import Disk, DiskError, File, Kind, Map, Mode
+from storageio import Disk, DiskError, File, Kind, Map, Mode, random_bytes
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 NAME = "acks"
@@ -35,7 +39,11 @@ QUEUE = struct.Struct("=HHiIIqqq")
 QUEUE_CHECKED = struct.Struct("=HHi")
 DONE = struct.Struct("=HHIIIq")
 DONE_CHECKED = struct.Struct("=HIq")
-QUEUE_ROW, DONE_ROW, RESET_ROW, HANDED_ROW, BACK_ROW = 1, 2, 3, 4, 5
+QUEUE_ROW, DONE_ROW, RESET_ROW, HANDED_ROW, BACK_ROW, LEASE_ROW = 1, 2, 3, 4, 5, 6
+LEASE = struct.Struct("=qqq")  # behind the first words of a row of a lease, which are those of DONE
+LEASE_AT = DONE.size - 8
+WORD = struct.Struct("=q")
+ENDING_TRIES, ENDING_S = 1000, 0.001
 SIZE_MIN = 1 << 20
 SIZE_MAX = 1 << 30
 GROWTH = 4  # a file that is written again has so many times the size of its rows
@@ -56,7 +64,21 @@ class AckedQueue:
     handed: set[int] = field(default_factory=set)  # neither acknowledged nor given back
     number: int = 0  # of its row among those of queues
     at: int = 0  # of its offsets, in words of 8 bytes
-    has_done_rows: bool = False  # even if the next offset has passed all of them
+    has_done_rows: bool = False  # or rows of leases, even if the next offset has passed all of them
+    leased: int = 0  # next offset by the rows of leases
+    leases: list[int] = field(default_factory=list)  # positions of the ids of those that are not over
+
+
+@dataclass(eq=False)
+class QueueLease:
+    """What a process that does not own the store may change: how far it took and acknowledged messages of a queue."""
+
+    key: Key
+    id: int
+    position: int
+    next_offset: int = 0  # as stored last; 0 before the first acknowledgement
+    at: int = 0  # of its id, in words of 8 bytes
+    is_open: bool = True
 
 
 def _padded(size_bytes: int) -> int:
@@ -90,11 +112,12 @@ def read_acks(disk: Disk, folder: str, process_id: int | None) -> list[AckedQueu
             row.number = len(queues)
             queues.append(row)
             at += QUEUE.size + _padded(len(row.key.encode(errors="surrogatepass")))
-        elif DONE_ROW <= kind <= BACK_ROW and _read_done(data, at, queues):
-            at += DONE.size
+        elif DONE_ROW <= kind <= LEASE_ROW and _read_done(data, at, queues):
+            at += DONE.size if kind != LEASE_ROW else LEASE_AT + LEASE.size
         else:
             break
     for queue in queues:
+        queue.next_offset = max(queue.next_offset, queue.leased)
         queue.done = {offset for offset in queue.done if offset >= queue.next_offset}
         queue.handed = {offset for offset in queue.handed - queue.done if offset >= queue.next_offset}
     return queues
@@ -112,10 +135,18 @@ def _read_queue(data: bytes, at: int) -> AckedQueue | None:
 
 def _read_done(data: bytes, at: int, queues: list[AckedQueue]) -> bool:
     kind, _, number, crc, _, offset = DONE.unpack_from(data, at)
-    if crc != crc32(DONE_CHECKED.pack(kind, number, offset)) or number >= len(queues):
+    is_lease = kind == LEASE_ROW
+    if crc != crc32(DONE_CHECKED.pack(kind, number, 0 if is_lease else offset)) or number >= len(queues):
         return False
     queue = queues[number]
-    if kind == RESET_ROW:
+    if is_lease:
+        if at + LEASE_AT + LEASE.size > len(data):
+            return False
+        lease_id, next_offset, _ = LEASE.unpack_from(data, at + LEASE_AT)
+        queue.leased = max(queue.leased, next_offset if lease_id >= 0 else -1 - lease_id)
+        queue.leases += [at + LEASE_AT] * (lease_id >= 0)
+    elif kind == RESET_ROW:
+        queue.leased = 0
         queue.done.clear()
         queue.handed.clear()
     elif kind == DONE_ROW:
@@ -125,6 +156,17 @@ def _read_done(data: bytes, at: int, queues: list[AckedQueue]) -> bool:
     else:
         queue.handed.discard(offset)
     return True
+
+
+def end_leases(disk: Disk, folder: str, queues: Iterable[AckedQueue]) -> None:
+    """End the leases that the last writer left open in the file of `folder`; then `read_acks` returns what counts."""
+    positions = [position for queue in queues for position in queue.leases]
+    if positions:
+        with disk.open(os.path.join(folder, NAME), Mode.WRITE) as file:
+            for position in positions:
+                file.write(position, WORD.pack(0))
+                (next_offset,) = WORD.unpack(file.read(position + WORD.size, WORD.size))
+                file.write(position, WORD.pack(-1 - next_offset))
 
 
 class AckFile:
@@ -142,8 +184,9 @@ class AckFile:
         self._map: Map | None = None
         self._words: memoryview | None = None  # of the map, by 8 bytes
         self._end = 0
+        self._leases: list[QueueLease] = []
         self._changes = self._synced = 0
-        self._syncing = threading.Lock()
+        self._syncing, self._ending = threading.Lock(), threading.Lock()
         self._is_failed = False
         if self._queues:
             self._write_again()
@@ -158,6 +201,8 @@ class AckFile:
             self._append_queue(AckedQueue(*key, next_offset, saved, saved))
             return
         if next_offset < queue.next_offset:
+            for lease in self._leases_of(key):
+                self.end_lease(lease)
             self.forget_done(key)
         else:
             if queue.done:
@@ -219,9 +264,53 @@ class AckFile:
         queue = self._queues.get(key)
         return set() if queue is None else set(queue.done)
 
+    # Leases
+
+    def lease(self, key: Key, position: int) -> QueueLease | None:
+        """Let another process store how far it took and acknowledged a queue; None if the file cannot be written."""
+        queue = self._known(key)
+        if self._map is None or self._end + LEASE_AT + LEASE.size > len(self._map.view):
+            self._write_again()
+        if self._map is None:
+            return None
+        lease = QueueLease(key, int.from_bytes(random_bytes(7)) + 1, position)
+        head = _done_row(LEASE_ROW, queue.number, 0)[:LEASE_AT]
+        self._append(head + LEASE.pack(lease.id, 0, position))
+        lease.at = (self._end - LEASE.size) // 8
+        queue.has_done_rows = True
+        self._leases.append(lease)
+        return lease
+
+    def end_lease(self, lease: QueueLease) -> None:
+        """End a lease: what the other process stores from now on does not count, and it sees that."""
+        if lease.is_open:
+            with self._ending:  # the processor reads what was stored only behind a lock
+                self._store(lease.at, 0)
+            self._take(lease)
+            self._store(lease.at, -1 - lease.next_offset)
+            lease.is_open = False
+            self._leases.remove(lease)
+
+    def leases(self) -> list[QueueLease]:
+        """Take what other processes stored, and return the open leases."""
+        for lease in self._leases:
+            self._take(lease)
+        return self._leases
+
+    def _take(self, lease: QueueLease) -> None:
+        if self._words is not None:
+            lease.next_offset, lease.position = self._words[lease.at + 1], self._words[lease.at + 2]
+        if lease.next_offset > self._queues[lease.key].next_offset:
+            self.record(lease.key, lease.next_offset)
+
+    def _leases_of(self, *keys: Key) -> list[QueueLease]:
+        return [lease for lease in self._leases if lease.key in keys]
+
     def drop(self, keys: Iterable[str]) -> None:
         """Forget the queues of some keys."""
         gone = set(keys)
+        for lease in self._leases_of(*(key for key in self._queues if key[0] in gone)):
+            self.end_lease(lease)
         kept = {key: queue for key, queue in self._queues.items() if key[0] not in gone}
         if len(kept) != len(self._queues):
             self._queues = kept
@@ -254,6 +343,8 @@ class AckFile:
         """Close the file; after a clean stop delete it, unless it has acknowledgements out of order, which are only here."""
         if self._map is None:
             return
+        for lease in list(self._leases):
+            self.end_lease(lease)
         if is_clean:
             for key, queue in self._queues.items():
                 self.give_back(key, list(queue.handed))  # nobody was killed
@@ -310,6 +401,8 @@ class AckFile:
             self._is_failed = False
 
     def _replace(self) -> None:
+        for lease in list(self._leases):
+            self.end_lease(lease)
         # While a process opens the store, the abort file still names the one before, which the last file's header has.
         header = _read_header(self._disk, self._path) or (MAGIC, self._process_id, self._process_id)
         rows = bytearray(HEAD.pack(*header))
@@ -352,6 +445,64 @@ class AckFile:
         found = self._disk.stat(self._path)
         if found is not None and found.kind is Kind.FILE:
             self._disk.delete(self._path)
+
+
+class LeasedWords:
+    """The offsets of a lease, in the process that has it."""
+
+    def __init__(self, file: File, words: memoryview, lease_id: int, at: int) -> None:
+        """Take the file and the words of its map."""
+        self.sync = file.sync  # of what is stored; where the lease is open afterwards, it was of the file that counts
+        self._words = words
+        self._id, self._at = lease_id, at
+
+    @property
+    def is_open(self) -> bool:
+        """Whether what was stored before counts.  A lock must be released between the store and this."""
+        return self._words[self._at] == self._id
+
+    def counts(self, offset: int) -> bool:
+        """Return whether a next offset that was stored counts: the lease is open, or was when the owner ended it."""
+        for _ in range(ENDING_TRIES):
+            found = self._words[self._at]
+            if found:
+                return found == self._id or -1 - found >= offset
+            time.sleep(ENDING_S)  # the owner reads the offset at this moment
+        return False
+
+    def store_next_offset(self, offset: int) -> None:
+        """Acknowledge every message before an offset."""
+        self._words[self._at + 1] = offset
+
+    def store_position(self, offset: int) -> None:
+        """Take the messages before an offset."""
+        self._words[self._at + 2] = offset
+
+
+class LeasedFile:
+    """The file of acknowledgements in processes that do not own the store."""
+
+    def __init__(self, disk: Disk, folder: str) -> None:
+        """Map the file at first use."""
+        self._disk = disk
+        self._path = os.path.join(folder, NAME)
+        self._file: File | None = None  # nobody closes it: a lease may sync it until it is not used any more
+        self._words = memoryview(bytearray(HEAD.size)).cast("q")
+
+    def find(self, lease_id: int, at: int) -> LeasedWords | None:
+        """Return the words of a lease; None if it is over."""
+        if not self._has(lease_id, at):
+            try:
+                file = self._disk.open(self._path, Mode.WRITE)
+            except DiskError:
+                return None
+            self._file, self._words = file, file.map(file.size(), writable=True).view.cast("q")
+        return (
+            LeasedWords(self._file, self._words, lease_id, at) if self._file is not None and self._has(lease_id, at) else None
+        )
+
+    def _has(self, lease_id: int, at: int) -> bool:
+        return at + 3 <= len(self._words) and self._words[at] == lease_id
 
 
 def take_over(disk: Disk, folder: str, before: int | None, process_id: int) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from commitlog.topic_names import LMQ_PREFIX
 from storageio import Disk, InvalidMessage
 
-from .ack_file import NO_OFFSET, AckedQueue, AckFile, Key
+from .ack_file import NO_OFFSET, AckedQueue, AckFile, Key, QueueLease
 from .config_files import Document
 from .config_table import INT64_MAX, ConfigTable
 
@@ -108,11 +108,13 @@ class ConsumerOffsets(OffsetTable):
     def get(self, topic: str, group: str, queue_id: int) -> int | None:
         """Return the next offset to read; None if the group has committed none for the queue."""
         with self._lock:
+            self.take_leased()
             return self._table.get(topic + JOINT + group, {}).get(queue_id)
 
     def offsets_of(self, topic: str, group: str) -> dict[int, int]:
         """Return a map from queue id to next offset."""
         with self._lock:
+            self.take_leased()
             return dict(self._table.get(topic + JOINT + group, {}))
 
     def groups(self, topic: str | None = None) -> list[str]:
@@ -153,6 +155,40 @@ class ConsumerOffsets(OffsetTable):
             self.commit(topic, group, queue_id, offset)
             if self._acks is not None:
                 self._acks.forget_done((topic + JOINT + group, queue_id))
+
+    # What another process acknowledges
+
+    def lease(self, topic: str, group: str, queue_id: int, next_offset: int, position: int) -> QueueLease | None:
+        """Let another process acknowledge messages of a queue itself, unless the group is ahead of it; None if it cannot."""
+        with self._lock:
+            if self._acks is None or group.startswith(LMQ_PREFIX) or (self.get(topic, group, queue_id) or 0) > next_offset:
+                return None
+            return self._acks.lease((check_key(topic, group), queue_id), position)
+
+    def end_lease(self, lease: QueueLease) -> None:
+        """Take what the other process did, and end the lease: it has to ask from now on."""
+        with self._lock:
+            if self._acks is not None:
+                self._acks.end_lease(lease)
+                self._take_lease(lease)
+
+    def take_leased(self) -> None:
+        """Take what other processes acknowledged."""
+        with self._lock:
+            for lease in self._acks.leases() if self._acks is not None else ():
+                self._take_lease(lease)
+
+    def _take_lease(self, lease: QueueLease) -> None:
+        key, queue_id = lease.key
+        if lease.next_offset > self._table.get(key, {}).get(queue_id, 0):
+            self._set(key, queue_id, lease.next_offset)
+            self._commits += 1
+            self._change(counts=self._commits % VERSION_STEP == 0)
+
+    def persist(self) -> bool:
+        """Write changes durably, as every table, with what other processes acknowledged."""
+        self.take_leased()
+        return super().persist()
 
     # What a killed process leaves
 
@@ -228,6 +264,7 @@ class ConsumerOffsets(OffsetTable):
     def sync(self) -> None:
         """Return when every commit made before the call is on the disk."""
         if self._acks is not None:
+            self.take_leased()
             self._acks.sync()
 
     def close(self, *, is_clean: bool) -> None:
