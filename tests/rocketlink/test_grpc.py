@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import shutil
@@ -15,12 +16,15 @@ from typing import Any
 
 import pytest
 
+from commitlog import Message
 from messagestore.property_names import PRIORITY
 from rocketlink.server import leases
 from storageio import DiskError, InvalidSetting
 from tests.helpers import until
 from tests.rocketlink import grpc_client as client
-from tests.rocketlink.grpc_client import GrpcServed, bodies, d, grpc, message, named, receiving, s, sessions
+from tests.rocketlink.grpc_client import GrpcServed, bodies, contents, d, grpc, limits, message, named, s, sessions
+
+from fuzz import grpc_requests as fuzzed  # isort: skip  # it needs the extra, too
 
 FIFO = {"message.type": "FIFO"}
 
@@ -583,7 +587,7 @@ def test_too_large_request_is_refused(served: GrpcServed) -> None:
 
 def test_client_that_does_not_read_loses_its_call(served: GrpcServed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others are served meanwhile, and its messages come again after their time."""
-    monkeypatch.setattr(receiving, "WRITE_S", 0.5)
+    monkeypatch.setattr(limits, "WRITE_S", 0.5)
     served.store.create_topic("T", 1)
     for _ in range(8):
         assert served.send(message(body=bytes(900_000))).status.code == d.OK
@@ -620,3 +624,81 @@ def test_many_requests_wait_at_the_same_time(served: GrpcServed) -> None:
     served.send(*(message(body=b"%d" % number) for number in range(200)))
     found = [bytes(one.message.body) for answers in waiting for one in answers if one.HasField("message")]
     assert sorted(map(int, found)) == list(range(200))
+
+
+def test_port_opens_again_after_a_method_with_an_impossible_name(served: GrpcServed) -> None:
+    """Such a name, no UTF-8, ends the server of the grpc library, with all connections."""
+    data = fuzzed.head(1, "Heart__").replace(b"Heart__", b"Heart\xff\xff")
+    for _ in range(3):
+        with socket.create_connection(("127.0.0.1", served.server.grpc_port)) as link:
+            link.sendall(fuzzed.opening() + data)
+            link.settimeout(20)
+            with contextlib.suppress(ConnectionResetError):
+                while link.recv(1 << 16):
+                    pass
+        until(lambda: _is_open(served.server.grpc_port))
+    assert served.send(message()).status.code == d.OK
+
+
+def _is_open(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
+
+
+def test_body_that_cannot_be_decompressed_is_delivered_as_it_is(served: GrpcServed) -> None:
+    """A client of the remoting protocol may send such a body, or a bomb; messages behind it are delivered too."""
+    served.store.create_topic("T", 1)
+    bomb = zlib.compress(bytes(8 << 20))
+    for body in (b"no zlib", bomb):
+        served.store.put(Message("T", body, queue_id=0, sys_flag=1))
+    served.store.put(Message("T", zlib.compress(b"plain"), queue_id=0, sys_flag=1))
+    assert bodies(served.receive()) == [b"no zlib", bomb, b"plain"]
+
+
+def test_bombs_of_one_request_take_bounded_time(served: GrpcServed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above a number of bytes no more bodies of a request are decompressed; what is small is stored."""
+    monkeypatch.setattr(contents, "DECOMPRESSED_MAX", 5 << 20)
+    bomb = message(body=zlib.compress(bytes(64 << 20)), body_encoding=d.GZIP)
+    small = message(body=zlib.compress(b"small"), body_encoding=d.GZIP)
+    found = served.send(small, bomb, bomb, small, message(body=b"plain"))
+    large = d.MESSAGE_BODY_TOO_LARGE
+    assert [entry.status.code for entry in found.entries] == [d.OK, large, large, large, d.OK]
+    assert sorted(bodies(served.receive())) == [b"plain", b"small"]
+
+
+def test_slow_uploads_end_while_others_wait(served: GrpcServed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are served, and a slow one is not ended while nobody waits."""
+    monkeypatch.setattr(limits, "UPLOADS_MAX", 2)
+    half = b"".join(
+        fuzzed.head(stream, "SendMessage") + fuzzed.frame(fuzzed.DATA, 0, stream, b"\0\0\1\0\0half") for stream in (1, 3, 5, 7)
+    )
+    uploads = served.server._messaging.uploads
+    assert served.send(message()).status.code == d.OK
+    with socket.create_connection(("127.0.0.1", served.server.grpc_port)) as slow:
+        slow.sendall(fuzzed.opening() + half[: len(half) // 2])
+        until(lambda: uploads._count == 2)
+        time.sleep(1.5)
+        assert uploads._count == 2
+        slow.sendall(half[len(half) // 2 :])
+        assert served.send(message()).status.code == d.OK
+        until(lambda: not any(uploads._waiting.values()))
+    until(lambda: uploads._count == 0)
+
+
+def test_answers_that_nobody_reads_end(served: GrpcServed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that wait longest, when all of them together are too large."""
+    monkeypatch.setattr(limits, "UNSENT_MAX", 3 << 20)
+    served.store.create_topic("R", 1)
+    for _ in range(20):
+        served.store.put(Message("R", bytes(100_000), queue_id=0))
+    pull = s.PullMessageRequest(group=named("g"), message_queue=d.MessageQueue(topic=named("R"), id=0), batch_size=32)
+    data = bytes([fuzzed.METHODS.index("PullMessage")]) + pull.SerializeToString()
+    unsent = served.server._messaging.receiving._unsent
+    with socket.create_connection(("127.0.0.1", served.server.grpc_port)) as slow:
+        slow.sendall(fuzzed.opening() + b"".join(fuzzed.request_frames(2 * number + 1, data) for number in range(8)))
+        until(lambda: unsent._size_bytes)
+        answers = list(served.call("PullMessage", pull))
+        assert any(one.HasField("message") for one in answers)
+        assert unsent._size_bytes <= 3 << 20
+    until(lambda: not unsent._size_bytes)
