@@ -161,21 +161,63 @@ def test_request_that_the_client_gave_up_waits_no_longer(served: GrpcServed) -> 
     assert bodies(served.receive()) == [b"1"]
 
 
-def test_unacknowledged_messages_come_again_at_once_after_a_restart(tmp_path: Path) -> None:
-    """What was in hand was in memory, so handles from before are refused; nothing acknowledged comes again."""
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_messages_in_hand_keep_their_time_and_handle_after_a_restart(tmp_path: Path, is_killed: bool) -> None:
+    """As in a proxy. Nothing acknowledged comes again; the copy of the folder of an open store is what a kill leaves."""
     before = GrpcServed(tmp_path / "s")
     before.store.create_topic("T", 1)
-    before.send(*(message(body=b"%d" % number) for number in range(4)))
-    found = before.receive(invisible_s=600)
-    before.acknowledge(found[0])
-    before.acknowledge(found[2])
+    before.send(*(message(body=b"%d" % number) for number in range(6)))
+    began_s = time.monotonic()
+    found = before.receive(invisible_s=600, count=4)
+    (late,) = before.receive(invisible_s=3, count=1)
+    before.acknowledge(found[0], found[2])
+    if is_killed:
+        shutil.copytree(tmp_path / "s", tmp_path / "copy")
+    before.close()
+    after = GrpcServed(tmp_path / ("copy" if is_killed else "s"))
+    assert bodies(after.receive()) == [b"5"], "what was never taken"
+    assert after.acknowledge(found[1]).status.code == d.OK
+    assert after.acknowledge(found[1]).status.code == d.INVALID_RECEIPT_HANDLE
+    assert after.store.committed_offsets("T", "g") == {0: 3}
+    (again,) = after.receive(wait_s=20)
+    assert time.monotonic() - began_s >= 3
+    assert (again.body, again.system_properties.delivery_attempt) == (b"4", 2)
+    assert after.acknowledge(late).status.code == d.INVALID_RECEIPT_HANDLE
+    after.close()
+
+
+def test_messages_in_order_stay_in_hand_after_a_restart(tmp_path: Path) -> None:
+    """Later ones of their queue wait, and the number of attempts goes on."""
+    before = GrpcServed(tmp_path / "s")
+    before.store.create_topic("T", 1, attributes=FIFO)
+    for number in range(4):
+        before.send(message(body=b"%d" % number, message_type=d.FIFO, message_group="a"))
+    before.receive(count=2, invisible_s=1)
+    until(lambda: before.receive(count=2, invisible_s=3) != [])
     before.close()
     after = GrpcServed(tmp_path / "s")
-    assert after.acknowledge(found[1]).status.code == d.INVALID_RECEIPT_HANDLE
-    again = after.receive()
-    assert bodies(again) == [b"1", b"3"]
-    assert after.acknowledge(*again).status.code == d.OK
-    assert after.store.committed_offsets("T", "g") == {0: 4}
+    assert after.receive() == []
+    again = after.receive(wait_s=20, count=2)
+    assert [(one.body, one.system_properties.delivery_attempt) for one in again] == [(b"0", 3), (b"1", 3)]
+    after.acknowledge(*again)
+    assert bodies(after.receive()) == [b"2", b"3"]
+    after.close()
+
+
+def test_message_of_a_client_that_renews_comes_again_when_it_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has a minute after the start of the server."""
+    before = GrpcServed(tmp_path / "s")
+    before.send(message())
+    assert bodies(before.receive(auto_renew=True)) == [b"1"]
+    before.close()
+    monkeypatch.setattr(leases, "RENEW_S", 1.0)
+    after = GrpcServed(tmp_path / "s")
+    other = [("x-mq-client-id", "c2")]
+    assert after.receive(metadata=other) == []
+    (again,) = after.receive(wait_s=20, metadata=other)
+    assert again.system_properties.delivery_attempt == 2
     after.close()
 
 

@@ -7,7 +7,9 @@
           done   kind 2, number of the queue's row, CRC; offset of a message that is acknowledged before an earlier one
           reset  kind 3, number of the queue's row, CRC; what was done and handed before counts no more
           handed kind 4, as done; offset of a message that a consumer with a visibility time has
-          back   kind 5, as done; offset of such a message that the consumer gave back
+          back   kind 5, as done; offset of a message that the consumer gave back, or whose lease is over
+          lease  kind 6, size of a text, number of the queue's row, CRC of these, the offset and the text; offset of a
+                 message that a client of a server has; until when, in the text
 
 The offsets of a queue change in place, with one store of 8 bytes each, and the other rows are appended.  A file whose store
 a broker has opened since, and the row of a queue whose offset in `consumerOffset.json` is another one, do not count: then the
@@ -35,7 +37,8 @@ QUEUE = struct.Struct("=HHiIIqqq")
 QUEUE_CHECKED = struct.Struct("=HHi")
 DONE = struct.Struct("=HHIIIq")
 DONE_CHECKED = struct.Struct("=HIq")
-QUEUE_ROW, DONE_ROW, RESET_ROW, HANDED_ROW, BACK_ROW = 1, 2, 3, 4, 5
+QUEUE_ROW, DONE_ROW, RESET_ROW, HANDED_ROW, BACK_ROW, LEASE_ROW = 1, 2, 3, 4, 5, 6
+LEASE_CHECKED = struct.Struct("=HHIq")
 SIZE_MIN = 1 << 20
 SIZE_MAX = 1 << 30
 GROWTH = 4  # a file that is written again has so many times the size of its rows
@@ -54,6 +57,7 @@ class AckedQueue:
     saving: int = NO_OFFSET
     done: set[int] = field(default_factory=set)
     handed: set[int] = field(default_factory=set)  # neither acknowledged nor given back
+    leases: dict[int, bytes] = field(default_factory=dict)  # by offset, of messages that clients of a server have
     number: int = 0  # of its row among those of queues
     at: int = 0  # of its offsets, in words of 8 bytes
     has_done_rows: bool = False  # even if the next offset has passed all of them
@@ -65,6 +69,11 @@ def _padded(size_bytes: int) -> int:
 
 def _done_row(kind: int, number: int, offset: int) -> bytes:
     return DONE.pack(kind, 0, number, crc32(DONE_CHECKED.pack(kind, number, offset)), 0, offset)
+
+
+def _lease_row(number: int, offset: int, lease: bytes) -> bytes:
+    crc = crc32(lease, crc32(LEASE_CHECKED.pack(LEASE_ROW, len(lease), number, offset)))
+    return DONE.pack(LEASE_ROW, len(lease), number, crc, 0, offset) + lease.ljust(_padded(len(lease)), b"\0")
 
 
 def read_acks(disk: Disk, folder: str, process_id: int | None) -> list[AckedQueue]:
@@ -92,9 +101,12 @@ def read_acks(disk: Disk, folder: str, process_id: int | None) -> list[AckedQueu
             at += QUEUE.size + _padded(len(row.key.encode(errors="surrogatepass")))
         elif DONE_ROW <= kind <= BACK_ROW and _read_done(data, at, queues):
             at += DONE.size
+        elif kind == LEASE_ROW and (size := _read_lease(data, at, queues)):
+            at += size
         else:
             break
     for queue in queues:
+        queue.leases = {offset: queue.leases[offset] for offset in sorted(queue.leases) if offset >= queue.next_offset}
         queue.done = {offset for offset in queue.done if offset >= queue.next_offset}
         queue.handed = {offset for offset in queue.handed - queue.done if offset >= queue.next_offset}
     return queues
@@ -118,13 +130,30 @@ def _read_done(data: bytes, at: int, queues: list[AckedQueue]) -> bool:
     if kind == RESET_ROW:
         queue.done.clear()
         queue.handed.clear()
+        queue.leases.clear()
     elif kind == DONE_ROW:
         queue.done.add(offset)
+        queue.leases.pop(offset, None)
     elif kind == HANDED_ROW:
         queue.handed.add(offset)
     else:
         queue.handed.discard(offset)
+        queue.leases.pop(offset, None)
     return True
+
+
+def _read_lease(data: bytes, at: int, queues: list[AckedQueue]) -> int:
+    """Take a lease, and return the size of its row; 0 if it is damaged."""
+    kind, size, number, crc, _, offset = DONE.unpack_from(data, at)
+    lease = data[at + DONE.size : at + DONE.size + size]
+    if (
+        len(lease) != size
+        or crc != crc32(lease, crc32(LEASE_CHECKED.pack(kind, size, number, offset)))
+        or number >= len(queues)
+    ):
+        return 0
+    queues[number].leases[offset] = lease
+    return DONE.size + _padded(size)
 
 
 class AckFile:
@@ -164,6 +193,8 @@ class AckFile:
                 queue.done.difference_update(range(queue.next_offset, next_offset))
             if queue.handed:
                 queue.handed = {offset for offset in queue.handed if offset >= next_offset}
+            while queue.leases and (first := next(iter(queue.leases))) < next_offset:
+                del queue.leases[first]
         queue.next_offset = next_offset
         self._changes += 1
         self._store(queue.at, next_offset)
@@ -172,6 +203,7 @@ class AckFile:
         """Record that a message is acknowledged although an earlier one is not."""
         queue = self._known(key)
         queue.handed.discard(offset)
+        queue.leases.pop(offset, None)
         if offset >= queue.next_offset and offset not in queue.done:
             queue.done.add(offset)
             queue.has_done_rows = True
@@ -194,11 +226,25 @@ class AckFile:
     def give_back(self, key: Key, offsets: Iterable[int]) -> None:
         """Record that a consumer does not have messages any more."""
         queue = self._queues.get(key)
-        for offset in offsets if queue is not None and queue.handed else ():
+        for offset in offsets if queue is not None and (queue.handed or queue.leases) else ():
             assert queue is not None
-            if offset in queue.handed:
+            if offset in queue.handed or offset in queue.leases:
                 queue.handed.discard(offset)
+                queue.leases.pop(offset, None)
                 self._append(_done_row(BACK_ROW, queue.number, offset))
+
+    def add_leases(self, key: Key, leases: Mapping[int, bytes]) -> None:
+        """Record that clients of a server have messages, and until when; another lease of a message replaces the one before."""
+        queue = self._known(key)
+        queue.has_done_rows = True
+        for offset, lease in leases.items():
+            queue.leases[offset] = lease
+            self._append(_lease_row(queue.number, offset, lease))
+
+    def leases(self, key: Key) -> dict[int, bytes]:
+        """Return the leases of a queue that are not over."""
+        queue = self._queues.get(key)
+        return {} if queue is None else dict(queue.leases)
 
     def is_handed(self, key: Key, offset: int) -> bool:
         """Return whether a consumer got a message and neither acknowledged it nor gave it back."""
@@ -211,6 +257,7 @@ class AckFile:
         if queue is not None and queue.has_done_rows:
             queue.done.clear()
             queue.handed.clear()
+            queue.leases.clear()
             queue.has_done_rows = False
             self._append(_done_row(RESET_ROW, queue.number, 0))
 
@@ -251,7 +298,7 @@ class AckFile:
                 self._synced = reached
 
     def close(self, *, is_clean: bool) -> None:
-        """Close the file; after a clean stop delete it, unless it has acknowledgements out of order, which are only here."""
+        """Close the file; after a clean stop delete it, unless it has leases or acknowledgements out of order."""
         if self._map is None:
             return
         if is_clean:
@@ -261,7 +308,7 @@ class AckFile:
             self._store(2, 0)
             self.sync()
         self._release()
-        if is_clean and not any(queue.done for queue in self._queues.values()):
+        if is_clean and not any(queue.done or queue.leases for queue in self._queues.values()):
             self._delete()
 
     # The file
@@ -315,13 +362,15 @@ class AckFile:
         rows = bytearray(HEAD.pack(*header))
         for number, queue in enumerate(self._queues.values()):
             queue.number = number
-            queue.has_done_rows = bool(queue.done or queue.handed)
+            queue.has_done_rows = bool(queue.done or queue.handed or queue.leases)
             rows += self._queue_row(queue, len(rows))
         for queue in self._queues.values():
             for offset in sorted(queue.done):
                 rows += _done_row(DONE_ROW, queue.number, offset)
             for offset in sorted(queue.handed):
                 rows += _done_row(HANDED_ROW, queue.number, offset)
+            for offset, lease in queue.leases.items():
+                rows += _lease_row(queue.number, offset, lease)
         size = max(SIZE_MIN, -(-GROWTH * len(rows) // SIZE_MIN) * SIZE_MIN)
         self._disk.make_folder(self._folder)
         fresh = f"{self._path}.new"

@@ -7,7 +7,7 @@ others, but cannot be queried here. `groupTopicMap` is derived from the keys whe
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from commitlog.topic_names import LMQ_PREFIX
@@ -143,6 +143,7 @@ class ConsumerOffsets(ConfigTable):
                     queue.next_offset = max(0, min(queue.next_offset, end))
                     queue.done = {offset for offset in queue.done if offset < end}
                     queue.handed = {offset for offset in queue.handed if offset < end}
+                    queue.leases = {offset: lease for offset, lease in queue.leases.items() if offset < end}
                 queue.saved = queue.saving = saved
                 self._restored[queue.key, queue.queue_id] = queue.done
                 kept.append(queue)
@@ -189,6 +190,17 @@ class ConsumerOffsets(ConfigTable):
         with self._lock:
             if self._acks is not None:
                 self._acks.give_back((topic + JOINT + group, queue_id), offsets)
+
+    def add_leases(self, topic: str, group: str, queue_id: int, leases: Mapping[int, bytes]) -> None:
+        """Record that clients of a server have messages, so that they have them after a restart too; `give_back` ends it."""
+        with self._lock:
+            if self._acks is not None:
+                self._acks.add_leases((check_key(topic, group), queue_id), leases)
+
+    def leases(self, topic: str, group: str, queue_id: int) -> dict[int, bytes]:
+        """Return what clients of a server have of a queue, by offset, ascending."""
+        with self._lock:
+            return {} if self._acks is None else self._acks.leases((topic + JOINT + group, queue_id))
 
     def is_handed(self, topic: str, group: str, queue_id: int, offset: int) -> bool:
         """Return whether a consumer got a message and neither acknowledged it nor gave it back."""
