@@ -221,7 +221,7 @@ class ChangedMessages:
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    """Return a frame."""
+    """Return a frame of HTTP/2."""
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 

@@ -18,7 +18,7 @@ UNSENT_MAX = 64 << 20  # bytes of all answers that clients have not read
 WRITE_S = 60.0  # for all messages of an answer
 
 
-class _Waiting(NamedTuple):
+class _WaitingUpload(NamedTuple):
     """A request that waits for its turn."""
 
     peer: str
@@ -44,7 +44,7 @@ class Uploads:
         """Create it without requests."""
         self._arriving: dict[asyncio.Timeout, tuple[str, float]] = {}
         self._count = 0
-        self._waiting: dict[Rank, deque[_Waiting]] = {rank: deque() for rank in Rank}
+        self._waiting: dict[Rank, deque[_WaitingUpload]] = {rank: deque() for rank in Rank}
         self._ranks: dict[str, Rank] = {}
 
     async def complete(self, requests: AsyncIterable[Any], peer: str) -> Any:
@@ -69,7 +69,7 @@ class Uploads:
         return request
 
     async def _turn(self, peer: str) -> None:
-        waiting = _Waiting(peer, asyncio.get_running_loop().create_future())
+        waiting = _WaitingUpload(peer, asyncio.get_running_loop().create_future())
         self._waiting[self._ranks.get(peer, Rank.UNKNOWN)].append(waiting)
         try:
             await waiting.turn

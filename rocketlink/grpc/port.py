@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import Any
 
@@ -17,7 +18,7 @@ REQUESTS_MAX = 16_384  # of all clients at a time: streams, polls and others
 STREAMS_MAX = 1024  # of one connection
 METADATA_MAX = 16 << 10
 STOP_S = 0.2
-AGAIN_S = 0.05
+AGAIN_S = 0.1
 
 
 class GrpcPort:
@@ -42,8 +43,8 @@ class GrpcPort:
         self._server: Any = None
         self._address = ""
         self._credentials: Any = None
-        self._is_closing = False
         self._tasks: list[asyncio.Future[None]] = []
+        self._ended: list[asyncio.Future[None]] = []
 
     def listen(self, host: str, port: int, tls: tuple[bytes, bytes] | None) -> int:
         """Take the port and return its number; raise `DiskError` if it is taken.  `tls`: certificate chain and key, PEM."""
@@ -76,25 +77,30 @@ class GrpcPort:
 
     async def _keep(self, service: MessagingService) -> None:
         """Open the port again when the library has closed it, as it does after a method's name that is no UTF-8."""
-        while not self._is_closing:
+        while True:
+            await asyncio.sleep(AGAIN_S)
+            if self._server._server.is_running():  # `wait_for_termination` returns when the last connection is closed
+                continue
+            LOG.warning("a request ended the server of the grpc library, which starts again")
+            self._ended = [task for task in self._ended if not task.done()]
+            self._ended.append(asyncio.ensure_future(_ending(self._server)))
             try:
-                await self._server.wait_for_termination()
-                return
-            except Exception as error:
-                LOG.warning("a request ended the server of the grpc library, which starts again: %r", error)
-            while not self._is_closing:
-                try:
-                    self._open()
-                    await self._start(service)
-                    break
-                except DiskError:
-                    await asyncio.sleep(AGAIN_S)
+                self._open()
+            except DiskError as error:
+                LOG.error("the gRPC port is not open: %s", error)
+                await asyncio.sleep(1)
+            else:
+                await self._start(service)
 
     async def close(self) -> None:
         """Close the port and end all requests."""
-        self._is_closing = True
-        for task in self._tasks[:1]:
+        for task in self._tasks:
             task.cancel()
-        if self._server is not None:
-            await self._server.stop(STOP_S)
-        await asyncio.gather(*self._tasks[1:])  # not cancelled: it shares the future of the library's stop
+        await self._server.stop(STOP_S)
+        await asyncio.gather(*self._ended)
+
+
+async def _ending(server: Any) -> None:
+    """Wait for the end of a server, whose error was reported."""
+    with contextlib.suppress(Exception):
+        await server.wait_for_termination()

@@ -83,7 +83,7 @@ class GrpcSending:
             command = self._command(topic, message, bodies)
             if message.system_properties.message_type == d.TRANSACTION:
                 self._sessions.add_producer(session, topic)
-        except Declined as error:  # an entry at once: the error would keep the body
+        except Declined as error:  # no error is kept: it would keep the body
             return self._entry(message, error)
         answers = Answers(session)
         try:

@@ -1,8 +1,8 @@
 """Messages that consumers have for a time: in hand, acknowledged, or to be delivered again.
 
-The group's committed offset of a queue is that of the first message that is still in hand; later ones that are acknowledged, and
-what is in hand until when, are recorded beside it, as a consumer of the store does. So after a restart or a kill a message in
-hand comes again after its time, and its handle stays valid. A real broker that continues the folder knows only the offset.
+The group's committed offset of a queue is that of the first message that is still in hand; later ones that are acknowledged,
+and what is in hand until when, are recorded beside it, as a consumer of the store does. So after a restart or a kill a message
+in hand comes again after its time, and its handle stays valid. A real broker that continues the folder knows only the offset.
 """
 
 from __future__ import annotations
@@ -343,8 +343,10 @@ class Leases:
         leases = {}
         for offset in offsets:
             lease = queue.taken[offset]
-            ends_ms = [now_ms + int(1000 * (end_s - now_s)) for end_s in (lease.until_s, lease.renewed_until_s or now_s)]
-            leases[offset] = _KeptLease(lease.taken_ms, *ends_ms, queue.deliveries.get(offset, 0), lease.terms).text()
+            until_ms = now_ms + int(1000 * (lease.until_s - now_s))
+            renewed_until_ms = now_ms + int(1000 * max(0.0, lease.renewed_until_s - now_s))
+            deliveries = queue.deliveries.get(offset, 0)
+            leases[offset] = _KeptLease(lease.taken_ms, until_ms, renewed_until_ms, deliveries, lease.terms).text()
         self._engine.consumer_offsets().add_leases(*key, leases)
 
     def _commit(self, key: QueueKey, queue: LeasedQueue) -> None:

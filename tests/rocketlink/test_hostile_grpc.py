@@ -102,7 +102,7 @@ class Attack:
     """All that is hostile, until it is closed."""
 
     def __init__(self, port: int, stack: contextlib.ExitStack) -> None:
-        """Begin it."""
+        """Begin with everything but bombs."""
         self._port, self._stack = port, stack
         self.frames = [0] * HOSTILE
         for number in range(IDLE):

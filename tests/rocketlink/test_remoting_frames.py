@@ -140,7 +140,7 @@ def test_a_client_that_does_not_read_is_not_read_from() -> None:
 
 
 def test_the_slowest_readers_are_disconnected_when_too_much_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all that do not read, those that have not for the longest time."""
+    """Those that have not read for the longest time."""
     monkeypatch.setattr(connections, "UNSENT_MAX", 100)
     every = connections.Connections()
     every.serve(lambda _connection, _request: None, lambda _connection: None)
