@@ -81,7 +81,12 @@ class Receiving:
                 found = self._take(topic, group, count, chosen, terms)
         if found:
             self._wake_next((topic, group))
-        await self._write(context, topic, found)
+        try:
+            await self._write(context, topic, found)
+        except BaseException:
+            for handle, _ in found:
+                self._leases.end_renewal(*handle)
+            raise
 
     async def _write(self, context: Any, topic: str, found: list[tuple[Handle, StoredMessage]]) -> None:
         first = status() if found else status(d.MESSAGE_NOT_FOUND, "no new message")

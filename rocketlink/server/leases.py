@@ -70,25 +70,24 @@ class _KeptLease(NamedTuple):
 
     taken_ms: int
     until_ms: int
-    renewed_until_ms: int
     deliveries: int
     terms: Terms
 
     def text(self) -> bytes:
         """Return it as the file of acknowledgements has it."""
-        numbers = self.taken_ms, self.until_ms, self.renewed_until_ms, self.deliveries, self.terms.invisible_ms
+        numbers = self.taken_ms, self.until_ms, self.deliveries, self.terms.invisible_ms
         return " ".join((*map(str, numbers), self.terms.again.name, self.terms.client)).encode("utf-8", "replace")
 
     @classmethod
     def read(cls, text: bytes) -> _KeptLease | None:
         """Return the lease of a text; None if it is none."""
         try:
-            *numbers, again, client = text.decode().split(" ", 6)
-            taken_ms, until_ms, renewed_until_ms, deliveries, invisible_ms = map(int, numbers)
+            *numbers, again, client = text.decode().split(" ", 5)
+            taken_ms, until_ms, deliveries, invisible_ms = map(int, numbers)
             terms = Terms(invisible_ms, Again[again], client)
         except (ValueError, KeyError):
             return None
-        return cls(taken_ms, until_ms, renewed_until_ms, deliveries, terms)
+        return cls(taken_ms, until_ms, deliveries, terms)
 
 
 class LeasedQueue:
@@ -157,7 +156,10 @@ class Leases:
         return queue
 
     def _restore(self, key: QueueKey, queue: LeasedQueue, leases: dict[int, bytes]) -> None:
-        """Take what was in hand when the last server ended; clients have a minute to come back for what they had renewed."""
+        """Take what was in hand when the last server ended; what was renewed has a minute, to be acknowledged.
+
+        It is not renewed any longer: the answer with the message may never have reached the client, which is there again.
+        """
         topic, _, queue_id = key
         now_ms, now_s = self._engine.now_ms(), time.monotonic()
         for offset, text in leases.items():
@@ -166,8 +168,8 @@ class Leases:
             if kept is None or not page.messages or page.messages[0].queue_offset != offset:
                 continue
             left_ms = RENEW_S * 1000 if kept.terms.client else min(kept.until_ms - now_ms, kept.terms.invisible_ms)
-            until_s, renewed_until_s = now_s + left_ms / 1000, now_s + (kept.renewed_until_ms - now_ms) / 1000
-            lease = Lease(page.messages[0].physical_offset, kept.taken_ms, until_s, kept.terms, renewed_until_s)
+            until_s = now_s + left_ms / 1000
+            lease = Lease(page.messages[0].physical_offset, kept.taken_ms, until_s, kept.terms, 0.0)
             queue.taken[offset] = lease
             queue.skipped.add(offset)
             queue.is_sorted = False
@@ -260,6 +262,12 @@ class Leases:
         self._record(key, self._queues[key], [offset])
         return now_ms
 
+    def end_renewal(self, key: QueueKey, offset: int, taken_ms: int) -> None:
+        """Let a message come again after its time, whoever is there: the answer with it did not reach the client."""
+        lease = self.find(key, offset, taken_ms)
+        if lease is not None:
+            self._queues[key].taken[offset] = lease._replace(renewed_until_s=0.0)
+
     def done(self, key: QueueKey, offset: int) -> None:
         """Acknowledge a message that is in hand."""
         queue = self._queues[key]
@@ -344,9 +352,8 @@ class Leases:
         for offset in offsets:
             lease = queue.taken[offset]
             until_ms = now_ms + int(1000 * (lease.until_s - now_s))
-            renewed_until_ms = now_ms + int(1000 * max(0.0, lease.renewed_until_s - now_s))
             deliveries = queue.deliveries.get(offset, 0)
-            leases[offset] = _KeptLease(lease.taken_ms, until_ms, renewed_until_ms, deliveries, lease.terms).text()
+            leases[offset] = _KeptLease(lease.taken_ms, until_ms, deliveries, lease.terms).text()
         self._engine.consumer_offsets().add_leases(*key, leases)
 
     def _commit(self, key: QueueKey, queue: LeasedQueue) -> None:

@@ -205,21 +205,41 @@ def test_messages_in_order_stay_in_hand_after_a_restart(tmp_path: Path) -> None:
     after.close()
 
 
-def test_message_of_a_client_that_renews_comes_again_when_it_does_not_come_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It has a minute after the start of the server."""
+def test_message_that_is_renewed_comes_again_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a minute, also if the client is there: the answer may not have reached it before a kill."""
     before = GrpcServed(tmp_path / "s")
     before.send(message())
     assert bodies(before.receive(auto_renew=True)) == [b"1"]
     before.close()
     monkeypatch.setattr(leases, "RENEW_S", 1.0)
     after = GrpcServed(tmp_path / "s")
-    other = [("x-mq-client-id", "c2")]
-    assert after.receive(metadata=other) == []
-    (again,) = after.receive(wait_s=20, metadata=other)
+    with after.telemetry(client.consumer_settings("T")):
+        assert after.receive(auto_renew=True) == []
+        (again,) = after.receive(wait_s=20, auto_renew=True)
     assert again.system_properties.delivery_attempt == 2
     after.close()
+
+
+def test_message_whose_answer_is_lost_is_not_renewed(served: GrpcServed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes again, although the client that has asked for it is there."""
+    monkeypatch.setattr(leases, "RENEW_S", 2.0)
+    monkeypatch.setattr(limits, "WRITE_S", 0.5)
+    served.store.create_topic("R", 1)
+    for _ in range(4):
+        served.store.put(Message("R", bytes(1 << 19), queue_id=0))
+    request = client.receive_request("R", auto_renew=True)
+    data = bytes([fuzzed.METHODS.index("ReceiveMessage")]) + request.SerializeToString()
+    with served.telemetry(client.consumer_settings("R")):
+        with socket.create_connection(("127.0.0.1", served.server.grpc_port)) as slow:
+            slow.sendall(fuzzed.opening() + fuzzed.request_frames(1, data))
+            until(lambda: served.server._requests.leases._count)
+            until(lambda: not served.server._messaging.receiving._unsent._waiting)
+        attempts: set[int] = set()
+        until(lambda: attempts.update(_attempts(served, "R")) or 2 in attempts)  # type: ignore[func-returns-value]
+
+
+def _attempts(served: GrpcServed, topic: str) -> list[int]:
+    return [one.system_properties.delivery_attempt for one in served.receive(topic, wait_s=1)]
 
 
 def test_offset_that_was_reset_counts_for_the_next_request(served: GrpcServed) -> None:
