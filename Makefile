@@ -181,8 +181,9 @@ live-night: $(VENV)/.kernels $(VENV)/.dev
 		BROKERSTORE_KILLS=$(or $(KILLS),20) nice -n 19 $(RUN) -m pytest -s tests/interop/rocketmq/test_replication.py \
 		tests/interop/rocketmq/test_served_clients.py tests/interop/rocketmq/test_served_consumers.py \
 		tests/interop/rocketmq/test_served_pop.py
-	@BROKERSTORE_FRAMES=$(or $(FRAMES),1000000) nice -n 19 $(RUN) -m pytest -s tests/rocketlink/test_hostile_clients.py
-	@for target in remoting_frames replication_frames served_requests; do \
+	@BROKERSTORE_FRAMES=$(or $(FRAMES),1000000) nice -n 19 $(RUN) -m pytest -s tests/rocketlink/test_hostile_clients.py \
+		tests/rocketlink/test_hostile_grpc.py
+	@for target in remoting_frames replication_frames served_requests grpc_requests; do \
 		nice -n 19 $(RUN) -m fuzz.run decoders --runs 1000000 --target $$target || exit 1; done
 
 # All types of queues of a live RabbitMQ 4 in the amounts of a night: 40 programs of each type and 72 damaged folders a round.

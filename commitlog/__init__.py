@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from .log_paths import LogPaths
     from .mapped_file import MappedFile
     from .mapped_file_queue import MappedFileQueue
-    from .message_id import DecodedId, decode_message_id, encode_message_id
+    from .message_id import DecodedId, decode_message_id, encode_message_id, encode_message_ids
     from .status import PutStatus
     from .unknown_version import is_unknown_version
     from .verify import LogReport, Protection, verify_log
@@ -88,7 +88,7 @@ else:
             ".log_paths": ["LogPaths"],
             ".mapped_file": ["MappedFile"],
             ".mapped_file_queue": ["MappedFileQueue"],
-            ".message_id": ["DecodedId", "decode_message_id", "encode_message_id"],
+            ".message_id": ["DecodedId", "decode_message_id", "encode_message_id", "encode_message_ids"],
             ".status": ["PutStatus"],
             ".unknown_version": ["is_unknown_version"],
             ".verify": ["LogReport", "Protection", "verify_log"],
@@ -128,6 +128,7 @@ __all__ = [
     "delete_property",
     "encode_host",
     "encode_message_id",
+    "encode_message_ids",
     "encode_properties",
     "find_record",
     "first_other",

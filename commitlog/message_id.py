@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import struct
 from typing import NamedTuple
 
 from storageio import InvalidMessage
 
 from .hosts import decode_host
 from .layout import HOST_SIZE, HOST_SIZE_V6
+
+_OFFSET = struct.Struct(">q")
 
 
 class DecodedId(NamedTuple):
@@ -24,6 +27,16 @@ def encode_message_id(store_host: bytes, physical_offset: int) -> str:
     '7F0000010000007C0000000000001000'
     """
     return (store_host + physical_offset.to_bytes(8, "big", signed=True)).hex().upper()
+
+
+def encode_message_ids(store_host: bytes, physical_offsets: list[int]) -> str:
+    """Return the ids of several messages, separated by commas.
+
+    >>> encode_message_ids(bytes.fromhex("7f0000010000007c"), [4096, 4352])
+    '7F0000010000007C0000000000001000,7F0000010000007C0000000000001100'
+    """
+    parts = b"".join([store_host + _OFFSET.pack(offset) for offset in physical_offsets])
+    return parts.hex(",", len(store_host) + _OFFSET.size).upper()
 
 
 def decode_message_id(text: str) -> DecodedId:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from array import array
 from collections.abc import Callable
@@ -232,6 +233,12 @@ SLOW = {  # the number of runs is divided by this: each run opens files or a sto
     "rabbit_tables": 8, "extended_units": 4, "batch_units": 4, "config_tables": 16, "json_lines": 4, "parquet_rows": 16,
     "pool_ring": 100, "served_requests": 8,
 }  # fmt: skip
+
+if importlib.util.find_spec("grpc") is not None and importlib.util.find_spec("rocketmq") is not None:  # the extra grpc
+    from fuzz.grpc_requests import grpc_requests
+
+    TARGETS["grpc_requests"] = grpc_requests
+    SLOW["grpc_requests"] = 8
 
 
 def run_one(target: Callable[[bytes], None], data: bytes) -> None:

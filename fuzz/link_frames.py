@@ -66,14 +66,20 @@ class Unnamed(BaseException):
     """An error that a client would be told nothing about; the connection catches every `Exception`."""
 
 
-@functools.cache
-def _served() -> tuple[Connections, MessageStore]:
-    """Return a store in memory behind connections without sockets."""
+def memory_store() -> MessageStore:
+    """Return a small store in memory, with one message."""
     config = StoreConfig(
         mapped_file_size_commit_log=1 << 16, mapped_file_size_consume_queue=2000, max_hash_slot_num=100, max_index_num=400
     )  # fmt: skip
     store = MessageStore.open("/store", "a", config, disk=ForgettingDisk())
     store.put(Message("T", b"body", keys=["k"], queue_id=0))
+    return store
+
+
+@functools.cache
+def _served() -> tuple[Connections, MessageStore]:
+    """Return a store in memory behind connections without sockets."""
+    store = memory_store()
     requests = Requests(store, Identity("c", "b", "127.0.0.1:10911", 10912), lambda function: function(), AdmittedHosts(None))
 
     def handle(connection: Connection, request: Command) -> Command | None:

@@ -39,6 +39,7 @@ from .broker.services.wire_batch import decode_wire_batch
 from .config import Role, StoreConfig
 from .engine import Engine
 from .folder import FolderFacts
+from .property_names import IS_BATCH
 from .read._lookup_cy import LookupMethods
 from .read.consumer import Consumer
 from .read.delivery_rules import DeliveryRules
@@ -206,15 +207,18 @@ class MessageStore(LookupMethods, Closing):
         Raises as `put` does; with `check=False` the status of the result has the refusal.  A message or batch that is too large
         raises `RefusedMessage`, which is both `PutRejected` and `InvalidMessage`.
         """
+        return self._put_batch(topic, queue_id, messages, check, is_plain=False)
+
+    def _put_batch(self, topic: str, queue_id: int, messages: list[Message], check: bool, *, is_plain: bool) -> PutResult:
         refusal = self._rules.refusal(topic, queue_id)
         if refusal is not None:
             return self._rules.answer(refusal, check)
         with _named_errors():
-            for message in messages:
+            for message in () if is_plain else messages:
                 if message.topic != topic or message.queue_id not in (-1, queue_id):
                     raise InvalidMessage("a batch has one topic and one queue")
             try:
-                result = self._engine.routing.append_batch(messages, queue_id)
+                result = self._engine.routing.append_batch(messages, queue_id, is_plain=is_plain)
             except RefusedMessage as error:
                 if check:
                     raise
@@ -230,7 +234,9 @@ class MessageStore(LookupMethods, Closing):
         for every member.  Raises `InvalidMessage` for bytes that are not a batch.
         """
         messages = decode_wire_batch(topic, queue_id, data, properties, **fields)
-        return self.put_batch(topic, queue_id, messages, check=check)
+        is_plain = not fields.get("sys_flag", 0) & IS_BATCH
+        is_plain = is_plain and not is_special_raw(b"".join([message.properties_raw or b"" for message in messages]))
+        return self._put_batch(topic, queue_id, messages, check, is_plain=is_plain)
 
     def append_columns(
         self, topic: str, queue_id: int, bodies: Any, *, keys: Any = None, tags: Any = None, properties: bytes = b"",

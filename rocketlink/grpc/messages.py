@@ -7,15 +7,16 @@ import zlib
 from typing import Any
 
 from commitlog import Message, StoredMessage, encode_properties
+from commitlog.compression import decompress
 from commitlog.layout import TRANSACTION_PREPARED
 from messagestore import property_names as names
 from messagestore.write.admission import client_problem, internal_problem
-from storageio import InvalidMessage
+from storageio import InvalidMessage, StoreError
 
 from ..server.fields import is_group_name
 from .protocol import definition as d
 
-BODY_MAX = 64 << 20  # bytes of a body after decompression
+DECOMPRESSED_MAX = 16 << 20  # bytes of the bodies of one request, after which no more of it is decompressed
 KEYS, TAGS = "KEYS", "TAGS"
 MESSAGE_GROUP = "__SHARDINGKEY"
 BORN_HOST, BORN_TIME = "__BORNHOST", "BORN_TIMESTAMP"
@@ -111,33 +112,48 @@ def queue_of_group(message_group: str, count: int) -> int:
         candidate = following
 
 
-def body_of(message: Any) -> bytes:
-    """Return the body without compression; raise `Declined` for one that does not fit its digest."""
-    body, system = bytes(message.body), message.system_properties
-    if system.HasField("body_digest") and system.body_digest.checksum:
-        kind, found = system.body_digest.type, system.body_digest.checksum.upper()
-        crc = zlib.crc32(body)
-        if kind == d.CRC32 and found.lstrip("0") not in (f"{crc:X}", f"{crc}"):  # clients write it in one base or the other
-            raise Declined(d.MESSAGE_CORRUPTED, "the body does not fit its CRC32")
-        if kind in (d.MD5, d.SHA1):
-            digest = hashlib.new("md5" if kind == d.MD5 else "sha1", body, usedforsecurity=False)
-            if digest.hexdigest().upper() != found:
-                raise Declined(d.MESSAGE_CORRUPTED, "the body does not fit its digest")
-    return _decompressed(body) if system.body_encoding == d.GZIP else body
+class Bodies:
+    """The bodies of one request, of which a bounded part is decompressed."""
+
+    def __init__(self, limit: int) -> None:
+        """Create it with the most bytes of a body."""
+        self._limit = limit
+        self._left = max(limit, DECOMPRESSED_MAX)
+
+    def take(self, message: Any) -> bytes:
+        """Return a body without compression; raise `Declined` for one that is too long or does not fit its digest."""
+        body, system = bytes(message.body), message.system_properties
+        if system.HasField("body_digest") and system.body_digest.checksum:
+            _check_digest(body, system.body_digest.type, system.body_digest.checksum.upper())
+        if system.body_encoding == d.GZIP:
+            body = self._decompressed(body)
+        if len(body) > self._limit:
+            raise Declined(d.MESSAGE_BODY_TOO_LARGE, f"a body of {len(body)} bytes or more; at most {self._limit}")
+        return body
+
+    def _decompressed(self, body: bytes) -> bytes:
+        """Return the bytes of a gzip or zlib stream: what the protocol calls GZIP is either, by the client."""
+        if self._left <= 0:
+            raise Declined(d.MESSAGE_BODY_TOO_LARGE, f"bodies of one request with more than {DECOMPRESSED_MAX} bytes")
+        reader = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+        try:
+            found = reader.decompress(body, self._limit + 1)
+        except zlib.error as error:
+            raise Declined(d.MESSAGE_CORRUPTED, f"the body is not compressed as it says: {error}") from error
+        self._left -= len(found)
+        if not reader.eof and len(found) <= self._limit:
+            raise Declined(d.MESSAGE_CORRUPTED, "the compressed body is cut")
+        return found
 
 
-def _decompressed(body: bytes) -> bytes:
-    """Return the bytes of a gzip or zlib stream: what the protocol calls GZIP is either, by the client."""
-    reader = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
-    try:
-        found = reader.decompress(body, BODY_MAX)
-    except zlib.error as error:
-        raise Declined(d.MESSAGE_CORRUPTED, f"the body is not compressed as it says: {error}") from error
-    if reader.unconsumed_tail:
-        raise Declined(d.MESSAGE_BODY_TOO_LARGE, f"the body has more than {BODY_MAX} bytes")
-    if not reader.eof:
-        raise Declined(d.MESSAGE_CORRUPTED, "the compressed body is cut")
-    return found
+def _check_digest(body: bytes, kind: int, checksum: str) -> None:
+    crc = zlib.crc32(body)
+    if kind == d.CRC32 and checksum.lstrip("0") not in (f"{crc:X}", f"{crc}"):  # clients write it in one base or the other
+        raise Declined(d.MESSAGE_CORRUPTED, "the body does not fit its CRC32")
+    if kind in (d.MD5, d.SHA1):
+        digest = hashlib.new("md5" if kind == d.MD5 else "sha1", body, usedforsecurity=False)
+        if digest.hexdigest().upper() != checksum:
+            raise Declined(d.MESSAGE_CORRUPTED, "the body does not fit its digest")
 
 
 def properties_of(message: Any, topic: str) -> tuple[bytes, int]:
@@ -183,9 +199,17 @@ def check_kind(message: Any) -> None:
         raise Declined(d.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
 
 
-def delivered(stored: StoredMessage, body: bytes, topic: str, attempt: int, handle: str = "") -> Any:
-    """Return a stored message as a consumer gets it, with its body decompressed."""
+def delivered(stored: StoredMessage, limit: int, topic: str, attempt: int, handle: str = "") -> Any:
+    """Return a stored message as a consumer gets it, with its body decompressed.
+
+    A body that no client can decompress, or that is above the limit then, is delivered as it is stored: an error would hold
+    up the messages beside it.
+    """
     pairs = stored.properties
+    try:
+        body = decompress(stored.body, stored.sys_flag, limit=limit)
+    except StoreError:
+        body = stored.body
     message = d.Message(topic=resource_of(topic), body=body)
     message.user_properties.update({name: text for name, text in pairs.items() if name not in RESERVED})
     system = message.system_properties

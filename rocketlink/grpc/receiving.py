@@ -16,6 +16,7 @@ from ..server.fields import Refused
 from ..server.leases import DEAD, INVISIBLE_MS_MAX, Again, Lease, Leases, QueueKey, Terms, pop_retry_topic
 from ..server.pulling import ALL_TAGS, BYTES_MAX, TAG, Filter, message_filter
 from ..server.sql_filter import SQL92
+from .limits import Unsent
 from .messages import Declined, delivered, duration_ms, group_of, set_time, status, topic_of
 from .protocol import definition as d
 from .protocol import service as s
@@ -24,7 +25,7 @@ from .sessions import BATCH, POLL_S, GrpcClient
 
 POLL_S_MAX = 60.0
 MARGIN_S = 0.3  # an empty answer leaves so long before the client gives up
-WRITE_S = 60.0  # for all messages of an answer; a client that does not read them gets no more
+POLLS_MAX = 8192  # requests that wait for a message at a time
 ENTRIES_MAX = 1024  # acknowledgements of one request
 HANDLE_SIZE_MAX = 1024
 EXPRESSION_SIZE_MAX = 8192
@@ -52,6 +53,8 @@ class Receiving:
         self._engine = store.engine
         self._leases = leases
         self._routes = routes
+        self._unsent = Unsent()
+        self._polls = 0
         self._waiting: dict[tuple[str, str], deque[asyncio.Future[None]]] = {}  # by topic and group
 
     # Messages for a time
@@ -69,7 +72,7 @@ class Receiving:
             raise Declined(d.ILLEGAL_INVISIBLE_TIME, f"an invisible time of {invisible_ms} ms; 1 to {INVISIBLE_MS_MAX}")
         terms = Terms(invisible_ms, again, session.client if is_renewed else "")
         count = min(max(1, request.batch_size), BATCH)
-        until_s = time.monotonic() + _poll_s(request, context.time_remaining())
+        until_s = time.monotonic() + self._poll_s(request, context.time_remaining())
         self._engine.retries.group(group)  # adds it to the table of groups
         found = self._take(topic, group, count, chosen, terms)
         while not found and (left_s := until_s - time.monotonic()) > 0:
@@ -78,15 +81,21 @@ class Receiving:
                 found = self._take(topic, group, count, chosen, terms)
         if found:
             self._wake_next((topic, group))
-        await self._write(context, topic, found)
+        try:
+            await self._write(context, topic, found)
+        except BaseException:
+            for handle, _ in found:
+                self._leases.end_renewal(*handle)
+            raise
 
     async def _write(self, context: Any, topic: str, found: list[tuple[Handle, StoredMessage]]) -> None:
         first = status() if found else status(d.MESSAGE_NOT_FOUND, "no new message")
-        async with asyncio.timeout(WRITE_S):
+        limit = self._store.config.max_message_size
+        async with self._unsent.of(sum(message.size for _, message in found)):
             await context.write(s.ReceiveMessageResponse(status=first))
             for handle, message in found:
                 attempt = message.reconsume_times + 1 + self._leases.deliveries(handle.key, handle.offset)
-                shown = delivered(message, self._store.plain_body(message), topic, attempt, handle.text())
+                shown = delivered(message, limit, topic, attempt, handle.text())
                 await context.write(s.ReceiveMessageResponse(message=shown))
             last = s.ReceiveMessageResponse()
             set_time(last.delivery_timestamp, self._engine.now_ms())
@@ -119,14 +128,34 @@ class Receiving:
         queues = range(count - 1, -1, -1) if known.has_priorities else [(turn + step) % count for step in range(count)]
         return [(pop_retry_topic(topic, group), group, 0), *((topic, group, queue_id) for queue_id in queues)]
 
+    def _poll_s(self, request: Any, remaining_s: float | None) -> float:
+        """Return how long a request may wait: its own time, or that until the client gives up; 0 if too many wait."""
+        wait_s = float(POLL_S)
+        if self._polls >= POLLS_MAX:
+            return 0.0
+        if request.HasField("long_polling_timeout"):
+            wait_s = min(max(0.0, duration_ms(request.long_polling_timeout) / 1000), POLL_S_MAX)
+        return wait_s if remaining_s is None else max(0.0, min(wait_s, remaining_s - MARGIN_S))
+
+    async def _pause(self, timeout_s: float, future: asyncio.Future[None] | None = None) -> None:
+        """Wait for a time, or for a future, whose `TimeoutError` ends the wait."""
+        self._polls += 1
+        try:
+            if future is None:
+                await asyncio.sleep(timeout_s)
+            else:
+                async with asyncio.timeout(timeout_s):
+                    await future
+        finally:
+            self._polls -= 1
+
     async def _arrival(self, key: tuple[str, str], timeout_s: float) -> bool:
         """Wait until there may be a message for this request; return False after the time."""
         future = asyncio.get_running_loop().create_future()
         waiting = self._waiting.setdefault(key, deque())
         waiting.append(future)
         try:
-            async with asyncio.timeout(timeout_s):
-                await future
+            await self._pause(timeout_s, future)
         except TimeoutError:
             return False
         finally:
@@ -211,16 +240,17 @@ class Receiving:
         """Write the messages of a queue from an offset on."""
         topic, _, queue_id = self._queue(request)
         count, chosen = min(max(1, request.batch_size), BATCH), _filter(request.filter_expression)
-        until_s = time.monotonic() + _poll_s(request, context.time_remaining())
+        until_s = time.monotonic() + self._poll_s(request, context.time_remaining())
         page = chosen.read(self._store, topic, queue_id, request.offset, count, BYTES_MAX)
         while not page.messages and page.next_offset == request.offset and (left_s := until_s - time.monotonic()) > 0:
-            await asyncio.sleep(min(left_s, 0.1))
+            await self._pause(min(left_s, 0.1))
             page = chosen.read(self._store, topic, queue_id, request.offset, count, BYTES_MAX)
         session.heard_s = time.monotonic()
-        async with asyncio.timeout(WRITE_S):
+        limit = self._store.config.max_message_size
+        async with self._unsent.of(page.size_bytes):
             await context.write(s.PullMessageResponse(status=_pull_status(page)))
             for message in page.messages:
-                shown = delivered(message, self._store.plain_body(message), topic, message.reconsume_times + 1)
+                shown = delivered(message, limit, topic, message.reconsume_times + 1)
                 await context.write(s.PullMessageResponse(message=shown))
             await context.write(s.PullMessageResponse(next_offset=page.next_offset))
 
@@ -264,14 +294,6 @@ def _pull_status(page: Page) -> Any:
     if page.messages:
         return status()
     return status(d.MESSAGE_NOT_FOUND, "no new message")
-
-
-def _poll_s(request: Any, remaining_s: float | None) -> float:
-    """Return how long a request may wait: its own time, or that until the client gives up."""
-    wait_s = float(POLL_S)
-    if request.HasField("long_polling_timeout"):
-        wait_s = min(max(0.0, duration_ms(request.long_polling_timeout) / 1000), POLL_S_MAX)
-    return wait_s if remaining_s is None else max(0.0, min(wait_s, remaining_s - MARGIN_S))
 
 
 def _filter(expression: Any) -> Filter:

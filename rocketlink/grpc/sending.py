@@ -12,7 +12,7 @@ from ..remoting import codes
 from ..remoting.frames import Command
 from ..server.sending import Sending
 from ..server.tables import AUTO_CREATE_QUEUES, AUTO_CREATE_TOPIC
-from .messages import Declined, body_of, check_kind, duration_ms, properties_of, queue_of_group, status, topic_of
+from .messages import Bodies, Declined, check_kind, duration_ms, properties_of, queue_of_group, status, topic_of
 from .protocol import definition as d
 from .protocol import service as s
 from .routes import Routes
@@ -67,36 +67,36 @@ class GrpcSending:
         if len(topics) > 1:
             raise Declined(d.MESSAGE_CORRUPTED, "the messages of a request have one topic")
         topic = topics.pop()
-        answers = [self._begin(session, topic, message) for message in request.messages]
+        bodies = Bodies(self._store.config.max_message_size)
+        answers = [self._begin(session, topic, message, bodies) for message in request.messages]
         answer = s.SendMessageResponse()
         for message, begun in zip(request.messages, answers, strict=True):
-            found = begun if isinstance(begun, Declined) else await begun
-            answer.entries.append(self._entry(message, found))
+            answer.entries.append(self._entry(message, await begun) if isinstance(begun, asyncio.Future) else begun)
         found_codes = {entry.status.code for entry in answer.entries}
         first = answer.entries[0].status
         answer.status.CopyFrom(first if len(found_codes) == 1 else status(d.MULTIPLE_RESULTS, "see the entries"))
         return answer
 
-    def _begin(self, session: GrpcClient, topic: str, message: Any) -> asyncio.Future[Command] | Declined:
-        """Put one message; return its answer, which a sync may delay, or why there is none."""
+    def _begin(self, session: GrpcClient, topic: str, message: Any, bodies: Bodies) -> asyncio.Future[Command] | Any:
+        """Put one message; return its answer, which a sync may delay, or the entry that tells why there is none."""
         try:
-            command = self._command(topic, message)
+            command = self._command(topic, message, bodies)
             if message.system_properties.message_type == d.TRANSACTION:
                 self._sessions.add_producer(session, topic)
-        except Declined as error:
-            return error
+        except Declined as error:  # no error is kept: it would keep the body
+            return self._entry(message, error)
         answers = Answers(session)
         try:
             answer = self._sending.send(answers, command)
         except (ValueError, OverflowError) as error:
-            return Declined(d.BAD_REQUEST, f"{error}"[:200])
+            return self._entry(message, Declined(d.BAD_REQUEST, f"{error}"[:200]))
         if answer is not None:
             answers.send(answer)
         return answers.answer
 
-    def _command(self, topic: str, message: Any) -> Command:
+    def _command(self, topic: str, message: Any, bodies: Bodies) -> Command:
         check_kind(message)
-        body, system, known = body_of(message), message.system_properties, self._routes.topic(topic)
+        body, system, known = bodies.take(message), message.system_properties, self._routes.topic(topic)
         kind = system.message_type or d.NORMAL
         if kind not in self._routes.kinds(known):
             kinds = ", ".join(d.MessageType.Name(one) for one in self._routes.kinds(known))
@@ -104,10 +104,6 @@ class GrpcSending:
             raise Declined(d.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
         if not body:
             raise Declined(d.MESSAGE_BODY_EMPTY, "the body is empty")
-        if len(body) > self._store.config.max_message_size:
-            raise Declined(
-                d.MESSAGE_BODY_TOO_LARGE, f"a body of {len(body)} bytes; at most {self._store.config.max_message_size}"
-            )
         properties, flag = properties_of(message, topic)
         queue_id = queue_of_group(system.message_group, max(1, known.write_queues)) if system.message_group else -1
         fields = {

@@ -16,6 +16,7 @@ from ..remoting.signature import Access
 from ..server.leases import Leases
 from ..server.requests import Requests
 from ..server.tables import Identity
+from .limits import Uploads
 from .messages import Declined, status
 from .protocol import definition as d
 from .protocol import grpc
@@ -23,7 +24,7 @@ from .protocol import service as s
 from .receiving import Receiving
 from .routes import Routes
 from .sending import GrpcSending
-from .sessions import GrpcClient, GrpcClients, Outbox
+from .sessions import CLIENTS_MAX, GrpcClient, GrpcClients, Outbox
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 NAME = "apache.rocketmq.v2.MessagingService"
@@ -40,6 +41,7 @@ class MessagingService:
     ):
         """Create it beside the remoting requests, with which it shares producers and what groups have in hand."""
         self._access = access
+        self.uploads = Uploads()
         self._leases: Leases = requests.leases
         self._clients = requests.clients
         self._routes = Routes(store, identity, address)
@@ -50,7 +52,10 @@ class MessagingService:
         self._sending = GrpcSending(store, requests.sending, self.sessions, self._routes)
 
     def handlers(self) -> Any:
-        """Return the table of methods for a gRPC server."""
+        """Return the table of methods for a gRPC server.
+
+        To the library each request is a stream, with one message: it is awaited here, where a slow one can be ended.
+        """
         sending, receiving = self._sending, self.receiving
         unary: dict[str, tuple[Unary, Any, Any]] = {
             "QueryRoute": (self._route, s.QueryRouteRequest, s.QueryRouteResponse),
@@ -77,11 +82,11 @@ class MessagingService:
             "PullMessage": (receiving.pull, s.PullMessageRequest, s.PullMessageResponse),
         }
         table = {
-            name: grpc.unary_unary_rpc_method_handler(self._unary(handle, answer), kind.FromString, answer.SerializeToString)
+            name: grpc.stream_unary_rpc_method_handler(self._unary(handle, answer), kind.FromString, answer.SerializeToString)
             for name, (handle, kind, answer) in unary.items()
         }
         table |= {
-            name: grpc.unary_stream_rpc_method_handler(self._stream(handle, answer), kind.FromString, answer.SerializeToString)
+            name: grpc.stream_stream_rpc_method_handler(self._stream(handle, answer), kind.FromString, answer.SerializeToString)
             for name, (handle, kind, answer) in streams.items()
         }
         table["Telemetry"] = grpc.stream_stream_rpc_method_handler(
@@ -104,7 +109,8 @@ class MessagingService:
         return self.sessions.of(metadata, _host(context.peer()))
 
     def _unary(self, handle: Unary, answer: Any) -> Callable[[Any, Any], Awaitable[Any]]:
-        async def call(request: Any, context: Any) -> Any:
+        async def call(requests: Any, context: Any) -> Any:
+            request = await self._complete(requests, context)
             try:
                 return await handle(self._session(context), request)
             except Exception as error:
@@ -113,7 +119,8 @@ class MessagingService:
         return call
 
     def _stream(self, handle: Stream, answer: Any) -> Callable[[Any, Any], Awaitable[None]]:
-        async def call(request: Any, context: Any) -> None:
+        async def call(requests: Any, context: Any) -> None:
+            request = await self._complete(requests, context)
             try:
                 await handle(self._session(context), request, context)
             except TimeoutError:
@@ -122,6 +129,15 @@ class MessagingService:
                 await context.write(answer(status=_status_of(error)))
 
         return call
+
+    async def _complete(self, requests: Any, context: Any) -> Any:
+        try:
+            request = await self.uploads.complete(requests, context.peer())
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the request arrives too slowly")
+        if request is None:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the request has no message")
+        return request
 
     async def _route(self, _session: GrpcClient, request: Any) -> Any:
         return self._routes.route(request)
@@ -147,6 +163,9 @@ class MessagingService:
             session = self._session(context)
         except Declined as error:
             await context.write(s.TelemetryCommand(status=status(error.code, str(error))))
+            return
+        if sum(len(one.streams) for one in self.sessions.all.values()) >= CLIENTS_MAX:
+            await context.write(s.TelemetryCommand(status=status(d.TOO_MANY_REQUESTS, f"{CLIENTS_MAX} clients are connected")))
             return
         outbox = Outbox()
         session.streams.append(outbox)

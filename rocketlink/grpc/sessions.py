@@ -84,7 +84,7 @@ class GrpcClient:
         half = self._store.message_at(physical_offset)
         if half is not None:
             topic = half.properties.get("REAL_TOPIC", "")
-            message = delivered(half, self._store.plain_body(half), topic, 1)
+            message = delivered(half, self._store.config.max_message_size, topic, 1)
             command = s.TelemetryCommand(status=status())
             command.recover_orphaned_transaction_command.message.CopyFrom(message)
             command.recover_orphaned_transaction_command.transaction_id = f"{physical_offset}:{half_offset}"

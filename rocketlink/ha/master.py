@@ -32,6 +32,7 @@ class SlaveStatus(NamedTuple):
 
     reported: int
     sent: int
+    host: str = ""
 
 
 class HaMaster(Closing):
@@ -57,7 +58,7 @@ class HaMaster(Closing):
     @property
     def slaves(self) -> list[SlaveStatus]:
         """The slaves that have sent a first report."""
-        return [SlaveStatus(slave.reported, slave.sent) for slave in self._living() if slave.reported is not None]
+        return [SlaveStatus(one.reported, one.sent, one.host) for one in self._living() if one.reported is not None]
 
     def invite(self, host: str, port: int, *, broker_port: int | None = None) -> None:
         """Tell a real slave, by the port that its broker listens on, to follow this master.
@@ -108,6 +109,7 @@ class _Slave:
     def __init__(self, store: MessageStore, link: LocalSocket) -> None:
         self._engine = store.engine
         self._link = link
+        self.host = link.peer_host
         self._reports = ReportReader()
         self._thread = BackgroundThread("brokerstore-ha-slave", self._serve)
         self.reported: int | None = None

@@ -42,7 +42,6 @@ REASONS = {  # code of a request -> why it is refused
     codes.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: _ROCKSDB, codes.EXPORT_ROCKSDB_CONFIG_TO_JSON: _ROCKSDB,
     codes.UPDATE_AND_CREATE_STATIC_TOPIC: "static topics need several brokers",
     codes.ADD_BROKER: _CONTROLLER, codes.REMOVE_BROKER: _CONTROLLER,
-    codes.GET_BROKER_HA_STATUS: "the server does not list its replicas",
     codes.RESET_MASTER_FLUSH_OFFSET: "this broker is a master",
     codes.GET_BROKER_EPOCH_CACHE: _CONTROLLER,
     **dict.fromkeys(range(codes.CONTROLLER_ALTER_SYNC_STATE_SET, codes.GET_BROKER_EPOCH_CACHE), _CONTROLLER),

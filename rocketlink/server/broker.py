@@ -88,6 +88,7 @@ class BrokerServer(Closing):
         self.address = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
         identity = Identity(cluster, name, self.address, self._ha.port)
         self._requests = Requests(store, identity, self._call_soon, hosts)
+        self._requests.slaves = lambda: self._ha.slaves
         if self._grpc is not None:
             from ..grpc.service import MessagingService
 

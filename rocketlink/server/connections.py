@@ -19,6 +19,7 @@ CONNECTIONS_MAX = 4096
 WAITING_MAX = 256 << 20  # bytes of incomplete frames on all connections together
 TOGETHER = 1 << 16  # bytes of answers to requests that arrived together, which go out with one call
 UNSENT_HIGH = 1 << 20  # bytes of answers that wait for one client; no more of its requests are read until it reads
+UNSENT_MAX = 256 << 20  # bytes of answers that wait for all clients together; beyond it those that waited longest are closed
 IDLE_S = 120.0
 ONE_FRAME_S = 30.0  # for a frame that began to arrive
 INVOKED_MAX = 100  # that one client has not answered
@@ -49,6 +50,8 @@ class Connections:
         self.all: set[Connection] = set()
         self.waiting_bytes = 0
         self._warned: set[str] = set()
+        self._unsent: dict[Connection, int] = {}  # bytes for clients that do not read, the longest waiting first
+        self._unsent_bytes = 0
 
     def serve(self, handle: Handler, on_closed: Callable[[Connection], None]) -> None:
         """Let `handle` answer requests: with None if there is no answer, or it is sent later."""
@@ -60,6 +63,18 @@ class Connections:
         if reason not in self._warned:
             self._warned.add(reason)
             LOG.warning("client %s: %s", host, reason)
+
+    def note_unsent(self, connection: Connection, size_bytes: int) -> None:
+        """Note what waits for a client that does not read, 0 once it does; close the slowest clients if it is too much."""
+        self._unsent_bytes += size_bytes - self._unsent.get(connection, 0)
+        if size_bytes:
+            self._unsent[connection] = size_bytes
+        else:
+            self._unsent.pop(connection, None)
+        while self._unsent_bytes > UNSENT_MAX:
+            slowest = next(iter(self._unsent))
+            self._unsent_bytes -= self._unsent.pop(slowest)
+            slowest.close(f"more than {UNSENT_MAX} bytes wait for clients that do not read")
 
     def close_stale(self) -> None:
         """Close connections that were silent for too long, or did not complete a frame."""
@@ -107,6 +122,7 @@ class Connection(asyncio.Protocol):
         self._is_ended = True
         self._connections.waiting_bytes -= self.waiting_bytes
         self.waiting_bytes = 0
+        self._connections.note_unsent(self, 0)
         if self in self._connections.all:
             self._connections.all.discard(self)
             self._connections.on_closed(self)
@@ -122,11 +138,13 @@ class Connection(asyncio.Protocol):
         self.is_paused = True
         if self._transport is not None:
             self._transport.pause_reading()
+            self._connections.note_unsent(self, self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         """Go on with the requests that waited."""
         self.is_paused = False
         self.heard_s = time.monotonic()
+        self._connections.note_unsent(self, 0)
         self._pump()
         if self._transport is not None and not self.is_paused and not self._is_ended:
             self._transport.resume_reading()
@@ -143,6 +161,8 @@ class Connection(asyncio.Protocol):
         data, self._answers, self._answers_size = b"".join(self._answers), [], 0
         if data and self._transport is not None and not self._is_ended and not self._transport.is_closing():
             self._transport.write(data)
+            if self.is_paused:
+                self._connections.note_unsent(self, self._transport.get_write_buffer_size())
 
     def notify(self, code: int, fields: dict[str, str], body: bytes = b"") -> None:
         """Send a request that gets no answer."""

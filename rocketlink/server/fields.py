@@ -6,6 +6,8 @@ from messagestore.write.admission import CLIENT_NAME
 
 DIGITS_MAX = 20
 GROUP_SIZE_MAX = 255
+KEPT_MAX = 64 << 20  # bytes of requests that wait for a message
+KEPT_OVERHEAD = 600  # bytes of a request beside its fields
 
 
 class Refused(Exception):
@@ -32,6 +34,11 @@ def number(fields: dict[str, str], name: str, default: int | None = 0) -> int:
         return int(text)
     except ValueError as error:
         raise WrongField(f"{name}: {(text or '')[:40]!r} is no number") from error
+
+
+def kept_size(fields: dict[str, str]) -> int:
+    """Return about how many bytes a request without its body takes while it waits."""
+    return KEPT_OVERHEAD + sum(len(name) + len(text) for name, text in fields.items())
 
 
 def is_group_name(name: str) -> bool:

@@ -1,8 +1,8 @@
 """Messages that consumers have for a time: in hand, acknowledged, or to be delivered again.
 
-The group's committed offset of a queue is that of the first message that is still in hand; later ones that are acknowledged are
-recorded beside it, as a consumer of the store does. So after a restart or a kill only messages in hand come again, immediately.
-A real broker that continues the folder knows only the offset.
+The group's committed offset of a queue is that of the first message that is still in hand; later ones that are acknowledged,
+and what is in hand until when, are recorded beside it, as a consumer of the store does. So after a restart or a kill a message
+in hand comes again after its time, and its handle stays valid. A real broker that continues the folder knows only the offset.
 """
 
 from __future__ import annotations
@@ -65,24 +65,50 @@ class Lease(NamedTuple):
     renewed_until_s: float  # 0 for a time that is not renewed
 
 
+class _KeptLease(NamedTuple):
+    """What of a lease outlives the server."""
+
+    taken_ms: int
+    until_ms: int
+    deliveries: int
+    terms: Terms
+
+    def text(self) -> bytes:
+        """Return it as the file of acknowledgements has it."""
+        numbers = self.taken_ms, self.until_ms, self.deliveries, self.terms.invisible_ms
+        return " ".join((*map(str, numbers), self.terms.again.name, self.terms.client)).encode("utf-8", "replace")
+
+    @classmethod
+    def read(cls, text: bytes) -> _KeptLease | None:
+        """Return the lease of a text; None if it is none."""
+        try:
+            *numbers, again, client = text.decode().split(" ", 5)
+            taken_ms, until_ms, deliveries, invisible_ms = map(int, numbers)
+            terms = Terms(invisible_ms, Again[again], client)
+        except (ValueError, KeyError):
+            return None
+        return cls(taken_ms, until_ms, deliveries, terms)
+
+
 class LeasedQueue:
     """How far a group has taken one queue."""
 
-    __slots__ = ("again", "committed", "deliveries", "done", "position", "taken")
+    __slots__ = ("again", "committed", "deliveries", "is_sorted", "position", "skipped", "taken")
 
-    def __init__(self, position: int, committed: int, done: set[int]) -> None:
+    def __init__(self, position: int, committed: int, skipped: set[int]) -> None:
         """Create it at the first offset to take; `committed` is -1 without an offset of the group."""
         self.position = position
         self.committed = committed
-        self.done = done  # queue offsets from there on that were acknowledged before this server began
-        self.taken: dict[int, Lease] = {}  # by queue offset, ascending unless messages came again
+        self.skipped = skipped  # offsets from there on that were acknowledged or in hand before this server began
+        self.taken: dict[int, Lease] = {}  # by queue offset
+        self.is_sorted = True  # it is ascending: no message came again or was in hand before
         self.again: list[int] = []  # queue offsets, ascending, of messages that come again in order
         self.deliveries: dict[int, int] = {}  # earlier deliveries of those
 
     @property
     def done_before(self) -> int:
         """Offset of the first message that is not acknowledged; that of the next one if all are."""
-        firsts = [*self.again[:1], *([min(self.taken)] if self.again or self.deliveries else list(self.taken)[:1])]
+        firsts = [*self.again[:1], *(list(self.taken)[:1] if self.is_sorted else [min(self.taken)] if self.taken else [])]
         return min(firsts, default=self.position)
 
 
@@ -124,14 +150,40 @@ class Leases:
             if known is None:
                 known = high if at_end else low
             position = min(max(known, low, 0), max(high, 0))
-            done = {offset for offset in offsets.done(topic, group, queue_id) if offset >= position}
-            queue = self._queues[key] = LeasedQueue(position, committed, done)
+            skipped = {offset for offset in offsets.done(topic, group, queue_id) if offset >= position}
+            queue = self._queues[key] = LeasedQueue(position, committed, skipped)
+            self._restore(key, queue, offsets.taken(topic, group, queue_id))
         return queue
+
+    def _restore(self, key: QueueKey, queue: LeasedQueue, leases: dict[int, bytes]) -> None:
+        """Take what was in hand when the last server ended; what was renewed has a minute, to be acknowledged.
+
+        It is not renewed any longer: the answer with the message may never have reached the client, which is there again.
+        """
+        topic, _, queue_id = key
+        now_ms, now_s = self._engine.now_ms(), time.monotonic()
+        for offset, text in leases.items():
+            page = self._store.get(topic, queue_id, offset, 1)
+            kept = _KeptLease.read(text)
+            if kept is None or not page.messages or page.messages[0].queue_offset != offset:
+                continue
+            left_ms = RENEW_S * 1000 if kept.terms.client else min(kept.until_ms - now_ms, kept.terms.invisible_ms)
+            until_s = now_s + left_ms / 1000
+            lease = Lease(page.messages[0].physical_offset, kept.taken_ms, until_s, kept.terms, 0.0)
+            queue.taken[offset] = lease
+            queue.skipped.add(offset)
+            queue.is_sorted = False
+            if kept.deliveries:
+                queue.deliveries[offset] = kept.deliveries
+            self._count += 1
+            heapq.heappush(self._ends, (until_s, key, offset))
 
     def forget(self, topic: str, group: str) -> None:
         """Let a group begin again at its committed offsets; handles of messages that it has taken name none any longer."""
         for key in [key for key in self._queues if key[:2] == (topic, group)]:
-            self._count -= len(self._queues.pop(key).taken)
+            taken = self._queues.pop(key).taken
+            self._count -= len(taken)
+            self._engine.consumer_offsets().give_back(*key, taken)
 
     def has_more(self, key: QueueKey) -> bool:
         """Return whether a take could find something."""
@@ -152,6 +204,10 @@ class Leases:
             page = self._read(key, queue, count, size, chosen)
         for message in page.messages:
             self._lease(key, message.queue_offset, message.physical_offset, now_ms, terms)
+        if page.messages:
+            if queue.committed == NO_OFFSET:  # else a group that begins at the end would skip these after a restart
+                self._commit(key, queue)
+            self._record(key, queue, [message.queue_offset for message in page.messages])
         return page
 
     def _take_again(self, key: QueueKey, queue: LeasedQueue, count: int) -> Page:
@@ -177,10 +233,10 @@ class Leases:
             has_moved = page.status is not GetStatus.NO_MESSAGE_IN_QUEUE and page.next_offset != queue.position
             if has_moved:
                 queue.position = page.next_offset
-            if queue.done:
-                left = [message for message in page.messages if message.queue_offset not in queue.done]
+            if queue.skipped:
+                left = [message for message in page.messages if message.queue_offset not in queue.skipped]
                 page = replace(page, messages=left, size_bytes=sum(message.size for message in left))
-                queue.done = {offset for offset in queue.done if offset >= queue.position}
+                queue.skipped = {offset for offset in queue.skipped if offset >= queue.position}
             if page.messages or not has_moved:
                 break
         if not page.messages and not queue.taken:
@@ -190,6 +246,8 @@ class Leases:
     def find(self, key: QueueKey, offset: int, taken_ms: int) -> Lease | None:
         """Return the lease that a handle names, or None if the message is not taken with it any longer."""
         queue = self._queues.get(key)
+        if queue is None and self._engine.consumer_offsets().taken(*key):  # from before a restart
+            queue = self.queue(key)
         lease = queue.taken.get(offset) if queue is not None else None
         return lease if lease is not None and lease.taken_ms == taken_ms else None
 
@@ -201,13 +259,21 @@ class Leases:
         """Give a message another time from now on, which is not renewed; return the time of taking of its new handle."""
         now_ms = max(self._engine.now_ms(), lease.taken_ms + 1)  # the handle differs from the one before
         self._lease(key, offset, lease.physical_offset, now_ms, lease.terms._replace(invisible_ms=invisible_ms, client=""))
+        self._record(key, self._queues[key], [offset])
         return now_ms
+
+    def end_renewal(self, key: QueueKey, offset: int, taken_ms: int) -> None:
+        """Let a message come again after its time, whoever is there: the answer with it did not reach the client."""
+        lease = self.find(key, offset, taken_ms)
+        if lease is not None:
+            self._queues[key].taken[offset] = lease._replace(renewed_until_s=0.0)
 
     def done(self, key: QueueKey, offset: int) -> None:
         """Acknowledge a message that is in hand."""
         queue = self._queues[key]
         del queue.taken[offset]
         queue.deliveries.pop(offset, None)
+        queue.is_sorted = queue.is_sorted or not (queue.taken or queue.again or queue.skipped)
         self._count -= 1
         self._commit(key, queue)
         if offset > queue.done_before:
@@ -251,7 +317,9 @@ class Leases:
                 del queue.taken[offset]
                 self._count -= 1
                 queue.deliveries[offset] = earlier
+                queue.is_sorted = False
                 bisect.insort(queue.again, offset)
+                self._engine.consumer_offsets().give_back(topic, group, key[2], [offset])
                 return
             retries.send_back(message, group, DEAD)
         elif lease.terms.again is Again.POP_RETRY:
@@ -276,6 +344,17 @@ class Leases:
                 (lease.until_s, key, offset) for key, queue in self._queues.items() for offset, lease in queue.taken.items()
             ]
             heapq.heapify(self._ends)
+
+    def _record(self, key: QueueKey, queue: LeasedQueue, offsets: list[int]) -> None:
+        """Let leases outlive this server."""
+        now_ms, now_s = self._engine.now_ms(), time.monotonic()
+        leases = {}
+        for offset in offsets:
+            lease = queue.taken[offset]
+            until_ms = now_ms + int(1000 * (lease.until_s - now_s))
+            deliveries = queue.deliveries.get(offset, 0)
+            leases[offset] = _KeptLease(lease.taken_ms, until_ms, deliveries, lease.terms).text()
+        self._engine.consumer_offsets().add_taken(*key, leases)
 
     def _commit(self, key: QueueKey, queue: LeasedQueue) -> None:
         """Commit the offset of the first message that is taken, or of the next one."""

@@ -25,9 +25,9 @@ from ..remoting.codes import (
 from ..remoting.frames import Command
 from .clients import Clients
 from .connections import Connection
-from .fields import DIGITS_MAX, Refused, WrongField, number
+from .fields import DIGITS_MAX, KEPT_MAX, Refused, WrongField, kept_size, number
 from .leases import INVISIBLE_MS_MAX, QUEUES_MAX, TAKEN_MAX, Lease, Leases, QueueKey, Terms
-from .pulling import ALL_TAGS, BYTES_MAX, TAG, WAIT_MS_MAX, WAITING_MAX, Filter, message_filter, records
+from .pulling import ALL_TAGS, BYTES_MAX, TAG, WAIT_MS_MAX, Filter, message_filter, records
 
 COUNT_MAX = 32  # messages of one answer, as in a broker
 ANY_QUEUE = -1
@@ -44,6 +44,7 @@ class _Pop(NamedTuple):
     topic: str
     group: str
     until_s: float
+    size: int
 
 
 class Popping:
@@ -56,20 +57,23 @@ class Popping:
         self._clients = clients
         self._leases = leases
         self._waiting: list[_Pop] = []
+        self._kept_bytes = 0
 
     def pop(self, connection: Connection, request: Command) -> Command | None:
         """Answer with messages, or keep the request until there are some."""
         fields = request.fields
         topic, group = fields.get("topic", ""), fields.get("consumerGroup", "")
         wait_s = min(number(fields, "pollTime"), WAIT_MS_MAX) / 1000
-        pop = _Pop(connection, request, topic, group, time.monotonic() + wait_s)
+        pop = _Pop(connection, request, topic, group, time.monotonic() + wait_s, kept_size(fields))
         try:
             self._check(pop)
         except Refused as error:
             return request.answer(error.code, remark=str(error))
         answer = self._answer(pop)
-        if answer.code == POLLING_TIMEOUT and wait_s > 0 and len(self._waiting) < WAITING_MAX:
+        if answer.code == POLLING_TIMEOUT and wait_s > 0 and self._kept_bytes + pop.size <= KEPT_MAX:
+            request.body = b""
             self._waiting.append(pop)
+            self._kept_bytes += pop.size
             return None
         return answer
 
@@ -113,7 +117,7 @@ class Popping:
         left, empty = [], set()
         for pop in self._waiting:
             answer = None
-            if (pop.topic, pop.group) not in empty:
+            if (pop.topic, pop.group) not in empty and not pop.connection.is_paused:  # else it would not read them
                 answer = self._answer(pop)
                 if answer.code == POLLING_TIMEOUT:
                     empty.add((pop.topic, pop.group))
@@ -124,11 +128,14 @@ class Popping:
                 left.append(pop)
             else:
                 pop.connection.send(answer)
-        self._waiting = left
+        self._keep(left)
+
+    def _keep(self, waiting: list[_Pop]) -> None:
+        self._waiting, self._kept_bytes = waiting, sum(pop.size for pop in waiting)
 
     def closed(self, connection: Connection) -> None:
         """Forget the requests of a client that is gone."""
-        self._waiting = [pop for pop in self._waiting if pop.connection is not connection]
+        self._keep([pop for pop in self._waiting if pop.connection is not connection])
 
     def _answer(self, pop: _Pop) -> Command:
         """Take messages, from one queue or from the next ones that have some."""

@@ -24,7 +24,7 @@ from ..remoting.codes import (
 from ..remoting.frames import Command, json_object
 from .clients import Clients
 from .connections import Connection
-from .fields import Refused, number
+from .fields import KEPT_MAX, Refused, kept_size, number
 from .sql_conditions import Value, WrongExpression
 from .sql_filter import SQL92, compiled, matches
 
@@ -32,7 +32,6 @@ COMMITS, MAY_WAIT, HAS_SUBSCRIPTION = 1, 2, 4  # bits of sysFlag
 COUNT_MAX = 1024  # messages of one answer
 BYTES_MAX = 4 << 20  # bytes of one answer; the first record always fits
 WAIT_MS_MAX = 25_000  # a client gives up after 30 s
-WAITING_MAX = 100_000  # pulls that wait at a time
 ALL_TAGS = "*"
 TAG = "TAG"
 STATES = {
@@ -53,6 +52,7 @@ class _Waiting(NamedTuple):
     request: Command
     until_s: float
     offset: int
+    size: int
 
 
 class Filter(NamedTuple):
@@ -103,7 +103,7 @@ class Pulling:
         self._engine = store.engine
         self._clients = clients
         self._waiting: dict[tuple[str, int], list[_Waiting]] = {}
-        self._count = 0
+        self._kept_bytes = 0
 
     def pull(self, connection: Connection, request: Command) -> Command | None:
         """Answer a pull, or keep it until there is something to answer."""
@@ -119,9 +119,11 @@ class Pulling:
             group = fields.get("consumerGroup", "")
             self._engine.consumer_offsets().commit(topic, group, queue_id, number(fields, "commitOffset"))
         answer = self._answer_now(request, topic, queue_id, offset)
-        if answer.code == PULL_NOT_FOUND and flags & MAY_WAIT and self._count < WAITING_MAX:
+        size = kept_size(fields)
+        if answer.code == PULL_NOT_FOUND and flags & MAY_WAIT and self._kept_bytes + size <= KEPT_MAX:
             wait_ms = min(number(fields, "suspendTimeoutMillis"), WAIT_MS_MAX)
-            self._wait(_Waiting(connection, request, time.monotonic() + wait_ms / 1000, offset), topic, queue_id)
+            request.body = b""
+            self._wait(_Waiting(connection, request, time.monotonic() + wait_ms / 1000, offset, size), topic, queue_id)
             return None
         return answer
 
@@ -138,15 +140,18 @@ class Pulling:
                 self._waiting[topic, queue_id] = left
             else:
                 del self._waiting[topic, queue_id]
-            self._count -= len(ready)
+            self._kept_bytes -= sum(one.size for one in ready)
             for one in ready:
-                one.connection.send(self._answer_now(one.request, topic, queue_id, one.offset))
+                if one.connection.is_paused:  # it may have any number of pulls, and does not read the answers
+                    one.connection.send(one.request.answer(PULL_RETRY_IMMEDIATELY, _bounds(one.offset, 0, end)))
+                else:
+                    one.connection.send(self._answer_now(one.request, topic, queue_id, one.offset))
 
     def closed(self, connection: Connection) -> None:
         """Forget the pulls of a client that is gone."""
         for key, pulls in list(self._waiting.items()):
             left = [one for one in pulls if one.connection is not connection]
-            self._count -= len(pulls) - len(left)
+            self._kept_bytes -= sum(one.size for one in pulls if one.connection is connection)
             if left:
                 self._waiting[key] = left
             else:
@@ -154,7 +159,7 @@ class Pulling:
 
     def _wait(self, pull: _Waiting, topic: str, queue_id: int) -> None:
         self._waiting.setdefault((topic, queue_id), []).append(pull)
-        self._count += 1
+        self._kept_bytes += pull.size
 
     def _answer_now(self, request: Command, topic: str, queue_id: int, offset: int) -> Command:
         """Answer with what the queue has from an offset on."""
@@ -172,12 +177,7 @@ class Pulling:
         code = STATES.get(page.status)
         if code is None:  # the queue has no message
             code = PULL_OFFSET_MOVED if offset else PULL_NOT_FOUND
-        bounds = {
-            "suggestWhichBrokerId": "0",
-            "nextBeginOffset": str(page.next_offset),
-            "minOffset": str(page.min_offset),
-            "maxOffset": str(page.max_offset),
-        }
+        bounds = _bounds(page.next_offset, page.min_offset, page.max_offset)
         return request.answer(code, bounds, records(self._engine.log, page))
 
     def _subscription(self, request: Command, topic: str) -> tuple[str, str]:
@@ -187,6 +187,12 @@ class Pulling:
             return fields.get("expressionType") or TAG, fields.get("subscription") or ALL_TAGS
         group = self._clients.groups.get(fields.get("consumerGroup", ""))
         return group.expressions.get(topic, (TAG, "")) if group is not None else (TAG, "")
+
+
+def _bounds(following: int, first: int, end: int) -> dict[str, str]:
+    """Return the fields of an answer to a pull: where the next one begins, and what the queue has."""
+    bounds = {"nextBeginOffset": following, "minOffset": first, "maxOffset": end}
+    return {"suggestWhichBrokerId": "0"} | {name: str(offset) for name, offset in bounds.items()}
 
 
 def records(log: CommitLog, page: Page) -> bytes:

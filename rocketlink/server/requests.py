@@ -10,6 +10,7 @@ from commitlog.layout import MAGIC_V2, PROPERTIES_SIZE_SIZE, QUEUE_ID_AT, TOPIC_
 from messagestore import MessageStore
 from messagestore.broker.services.half_messages import HalfMessage
 
+from ..ha.master import SlaveStatus
 from ..remoting import codes
 from ..remoting.codes import NO_PERMISSION, SUCCESS
 from ..remoting.frames import Command
@@ -64,10 +65,13 @@ class Requests:
         self._popping = Popping(store, self.clients, self.leases)
         self.sending = Sending(store, identity, self.clients, call_soon)
         self.grpc_groups: Callable[[], Collection[str]] = tuple
+        self.slaves: Callable[[], list[SlaveStatus]] = list
         tables = BrokerTables(store, identity, self.clients)
         self._handlers = self._table(Lookups(store), tables)
         administration = Administration(store, identity, self.clients, tables, self.leases)
-        self._handlers |= _operators_table(administration, BrokerStatistics(store, identity, self.clients))
+        statistics = BrokerStatistics(store, identity, self.clients)
+        self._handlers |= _operators_table(administration, statistics)
+        self._handlers[codes.GET_BROKER_HA_STATUS] = _alone(lambda request: statistics.replication(request, self.slaves()))
 
     def handle(self, connection: Connection, request: Command) -> Command | None:
         """Return the answer; None if there is none, or it is sent later."""

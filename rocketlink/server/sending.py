@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import NamedTuple
 
-from commitlog import Message, PutResult, PutStatus, decode_properties, encode_message_id
+from commitlog import Message, PutResult, PutStatus, decode_properties, encode_message_ids
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from commitlog.topic_names import DEAD_PREFIX, RETRY_PREFIX
 from messagestore import MessageStore
@@ -45,7 +46,7 @@ LONG_NAMES = {
     "m": "batch",
 }  # fmt: skip
 RETRIES_DEFAULT = 16
-OFFSET_DIGITS = 16  # of a physical offset in a message id
+_RECORD_SIZE = struct.Struct(">I")  # at the begin of a record
 REPLY_TO_CLIENT = "REPLY_TO_CLIENT"  # the property with the id of the client that waits for a reply
 REPLY_TO = REPLY_TO_CLIENT.encode() + b"\x01"
 REPLIES = (SEND_REPLY_MESSAGE, SEND_REPLY_MESSAGE_V2)
@@ -242,12 +243,13 @@ class Sending:
         """Return the offset ids of the result's messages, separated by commas."""
         if result.message_count <= 1:
             return result.message_id
-        records = self._engine.log.select(result.physical_offset, result.size_bytes)
-        host, ids, at = encode_message_id(result.store_host, 0)[:-OFFSET_DIGITS], [], 0
-        while records is not None and at < result.size_bytes:
-            ids.append(f"{host}{result.physical_offset + at:0{OFFSET_DIGITS}X}")
-            at += max(1, int.from_bytes(records[at : at + 4], "big"))
-        return ",".join(ids) or result.message_id
+        records, ids, at = self._engine.log.select(result.physical_offset, result.size_bytes), [], 0
+        if records is None:
+            return result.message_id
+        while at < result.size_bytes:
+            ids.append(result.physical_offset + at)
+            at += _RECORD_SIZE.unpack_from(records, at)[0] or 1
+        return encode_message_ids(result.store_host, ids)
 
     # Messages sent back, and transactions
 

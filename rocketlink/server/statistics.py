@@ -10,6 +10,7 @@ from consumequeue import Boundary
 from consumequeue.layout import UNIT
 from messagestore import MessageStore
 
+from ..ha.master import SlaveStatus
 from ..remoting.codes import SUCCESS, SYSTEM_ERROR, TOPIC_NOT_EXIST
 from ..remoting.frames import VERSION, Command, Pairs, json_body, keyed_body
 from .clients import Clients
@@ -17,6 +18,7 @@ from .fields import number
 from .tables import Identity
 
 UNITS_MAX = 1024
+GAP_MAX = 256 << 20  # bytes that a replica in sync may be behind, as in a broker
 VERSION_NAME = "V5_3_3"  # of the protocol, whose number is VERSION
 PUT_COUNTS = ("TOPIC_PUT_NUMS", "TOPIC_PUT_NUMS_FROM_SLAVE")
 SPANS_S = {"statsMinute": 60, "statsHour": 3600, "statsDay": 86_400}
@@ -54,6 +56,20 @@ class BrokerStatistics:
     def _time(self, topic: str, queue_id: int, offset: int) -> int:
         """Return the store time of a message; 0 if it is not there."""
         return max(0, self._store.store_time(topic, queue_id, offset)) if offset >= 0 else 0
+
+    def replication(self, request: Command, slaves: list[SlaveStatus]) -> Command:
+        """Answer with how far replicas have followed; what is sent to them in a second is not counted."""
+        end = self._store.log_end
+        found = [
+            {
+                "addr": slave.host, "slaveAckOffset": slave.reported, "diff": end - slave.reported,
+                "inSync": end - slave.reported <= GAP_MAX, "transferredByteInSecond": 0, "transferFromWhere": slave.sent,
+            }
+            for slave in slaves
+        ]  # fmt: skip
+        body = {"master": True, "masterCommitLogMaxOffset": end, "haConnectionInfo": found}
+        body["inSyncSlaveNums"] = sum(bool(one["inSync"]) for one in found)
+        return request.answer(SUCCESS, body=json_body(body))
 
     def group(self, request: Command) -> Command:
         """Answer with the offsets of a group, in one topic or in all that it has read."""

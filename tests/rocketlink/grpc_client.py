@@ -18,7 +18,8 @@ if importlib.util.find_spec("rocketmq") is None:
 
 from messagestore import MessageStore, StoreConfig  # noqa: E402
 from rocketlink import BrokerServer  # noqa: E402
-from rocketlink.grpc import receiving, sessions  # noqa: E402, F401
+from rocketlink.grpc import limits, receiving, sessions  # noqa: E402, F401
+from rocketlink.grpc import messages as contents  # noqa: E402, F401
 from rocketlink.grpc.protocol import definition as d  # noqa: E402
 from rocketlink.grpc.protocol import service as s  # noqa: E402
 from tests.stores import small_config  # noqa: E402

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import shutil
@@ -10,17 +11,21 @@ import subprocess
 import time
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from commitlog import Message
 from messagestore.property_names import PRIORITY
 from rocketlink.server import leases
 from storageio import DiskError, InvalidSetting
 from tests.helpers import until
 from tests.rocketlink import grpc_client as client
-from tests.rocketlink.grpc_client import GrpcServed, bodies, d, grpc, message, named, receiving, s, sessions
+from tests.rocketlink.grpc_client import GrpcServed, bodies, contents, d, grpc, limits, message, named, s, sessions
+
+from fuzz import grpc_requests as fuzzed  # isort: skip  # it needs the extra, too
 
 FIFO = {"message.type": "FIFO"}
 
@@ -157,22 +162,84 @@ def test_request_that_the_client_gave_up_waits_no_longer(served: GrpcServed) -> 
     assert bodies(served.receive()) == [b"1"]
 
 
-def test_unacknowledged_messages_come_again_at_once_after_a_restart(tmp_path: Path) -> None:
-    """What was in hand was in memory, so handles from before are refused; nothing acknowledged comes again."""
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_messages_in_hand_keep_their_time_and_handle_after_a_restart(tmp_path: Path, is_killed: bool) -> None:
+    """As in a proxy. Nothing acknowledged comes again; the copy of the folder of an open store is what a kill leaves."""
     before = GrpcServed(tmp_path / "s")
     before.store.create_topic("T", 1)
-    before.send(*(message(body=b"%d" % number) for number in range(4)))
-    found = before.receive(invisible_s=600)
-    before.acknowledge(found[0])
-    before.acknowledge(found[2])
+    before.send(*(message(body=b"%d" % number) for number in range(6)))
+    began_s = time.monotonic()
+    found = before.receive(invisible_s=600, count=4)
+    (late,) = before.receive(invisible_s=3, count=1)
+    before.acknowledge(found[0], found[2])
+    if is_killed:
+        shutil.copytree(tmp_path / "s", tmp_path / "copy")
+    before.close()
+    after = GrpcServed(tmp_path / ("copy" if is_killed else "s"))
+    assert bodies(after.receive()) == [b"5"], "what was never taken"
+    assert after.acknowledge(found[1]).status.code == d.OK
+    assert after.acknowledge(found[1]).status.code == d.INVALID_RECEIPT_HANDLE
+    assert after.store.committed_offsets("T", "g") == {0: 3}
+    (again,) = after.receive(wait_s=20)
+    assert time.monotonic() - began_s >= 3
+    assert (again.body, again.system_properties.delivery_attempt) == (b"4", 2)
+    assert after.acknowledge(late).status.code == d.INVALID_RECEIPT_HANDLE
+    after.close()
+
+
+def test_messages_in_order_stay_in_hand_after_a_restart(tmp_path: Path) -> None:
+    """Later ones of their queue wait, and the number of attempts goes on."""
+    before = GrpcServed(tmp_path / "s")
+    before.store.create_topic("T", 1, attributes=FIFO)
+    for number in range(4):
+        before.send(message(body=b"%d" % number, message_type=d.FIFO, message_group="a"))
+    before.receive(count=2, invisible_s=1)
+    until(lambda: before.receive(count=2, invisible_s=3) != [])
     before.close()
     after = GrpcServed(tmp_path / "s")
-    assert after.acknowledge(found[1]).status.code == d.INVALID_RECEIPT_HANDLE
-    again = after.receive()
-    assert bodies(again) == [b"1", b"3"]
-    assert after.acknowledge(*again).status.code == d.OK
-    assert after.store.committed_offsets("T", "g") == {0: 4}
+    assert after.receive() == []
+    again = after.receive(wait_s=20, count=2)
+    assert [(one.body, one.system_properties.delivery_attempt) for one in again] == [(b"0", 3), (b"1", 3)]
+    after.acknowledge(*again)
+    assert bodies(after.receive()) == [b"2", b"3"]
     after.close()
+
+
+def test_message_that_is_renewed_comes_again_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a minute, also if the client is there: the answer may not have reached it before a kill."""
+    before = GrpcServed(tmp_path / "s")
+    before.send(message())
+    assert bodies(before.receive(auto_renew=True)) == [b"1"]
+    before.close()
+    monkeypatch.setattr(leases, "RENEW_S", 1.0)
+    after = GrpcServed(tmp_path / "s")
+    with after.telemetry(client.consumer_settings("T")):
+        assert after.receive(auto_renew=True) == []
+        (again,) = after.receive(wait_s=20, auto_renew=True)
+    assert again.system_properties.delivery_attempt == 2
+    after.close()
+
+
+def test_message_whose_answer_is_lost_is_not_renewed(served: GrpcServed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes again, although the client that has asked for it is there."""
+    monkeypatch.setattr(leases, "RENEW_S", 2.0)
+    monkeypatch.setattr(limits, "WRITE_S", 0.5)
+    served.store.create_topic("R", 1)
+    for _ in range(4):
+        served.store.put(Message("R", bytes(1 << 19), queue_id=0))
+    request = client.receive_request("R", auto_renew=True)
+    data = bytes([fuzzed.METHODS.index("ReceiveMessage")]) + request.SerializeToString()
+    with served.telemetry(client.consumer_settings("R")):
+        with socket.create_connection(("127.0.0.1", served.server.grpc_port)) as slow:
+            slow.sendall(fuzzed.opening() + fuzzed.request_frames(1, data))
+            until(lambda: served.server._requests.leases._count)
+            until(lambda: not served.server._messaging.receiving._unsent._waiting)
+        attempts: set[int] = set()
+        until(lambda: attempts.update(_attempts(served, "R")) or 2 in attempts)  # type: ignore[func-returns-value]
+
+
+def _attempts(served: GrpcServed, topic: str) -> list[int]:
+    return [one.system_properties.delivery_attempt for one in served.receive(topic, wait_s=1)]
 
 
 def test_offset_that_was_reset_counts_for_the_next_request(served: GrpcServed) -> None:
@@ -583,7 +650,7 @@ def test_too_large_request_is_refused(served: GrpcServed) -> None:
 
 def test_client_that_does_not_read_loses_its_call(served: GrpcServed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others are served meanwhile, and its messages come again after their time."""
-    monkeypatch.setattr(receiving, "WRITE_S", 0.5)
+    monkeypatch.setattr(limits, "WRITE_S", 0.5)
     served.store.create_topic("T", 1)
     for _ in range(8):
         assert served.send(message(body=bytes(900_000))).status.code == d.OK
@@ -620,3 +687,89 @@ def test_many_requests_wait_at_the_same_time(served: GrpcServed) -> None:
     served.send(*(message(body=b"%d" % number) for number in range(200)))
     found = [bytes(one.message.body) for answers in waiting for one in answers if one.HasField("message")]
     assert sorted(map(int, found)) == list(range(200))
+
+
+def test_port_opens_again_after_a_method_with_an_impossible_name(served: GrpcServed) -> None:
+    """Such a name, no UTF-8, ends the server of the grpc library, with all connections."""
+    data = fuzzed.head(1, "Heart__").replace(b"Heart__", b"Heart\xff\xff")
+    for _ in range(3):
+        before = served.server._grpc._server
+        with socket.create_connection(("127.0.0.1", served.server.grpc_port)) as link:
+            link.sendall(fuzzed.opening() + data)
+            until(partial(_is_replaced, served, before))
+        until(lambda: _is_open(served.server.grpc_port))
+    until(lambda: _is_answered(served))
+
+
+def _is_replaced(served: GrpcServed, before: Any) -> bool:
+    return served.server._grpc._server is not before
+
+
+def _is_answered(served: GrpcServed) -> bool:
+    with contextlib.suppress(grpc.RpcError):
+        return bool(served.send(message()).status.code == d.OK)
+    return False
+
+
+def _is_open(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
+
+
+def test_body_that_cannot_be_decompressed_is_delivered_as_it_is(served: GrpcServed) -> None:
+    """A client of the remoting protocol may send such a body, or a bomb; messages behind it are delivered too."""
+    served.store.create_topic("T", 1)
+    bomb = zlib.compress(bytes(8 << 20))
+    for body in (b"no zlib", bomb):
+        served.store.put(Message("T", body, queue_id=0, sys_flag=1))
+    served.store.put(Message("T", zlib.compress(b"plain"), queue_id=0, sys_flag=1))
+    assert bodies(served.receive()) == [b"no zlib", bomb, b"plain"]
+
+
+def test_bombs_of_one_request_take_bounded_time(served: GrpcServed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above a number of bytes no more bodies of a request are decompressed; what is small is stored."""
+    monkeypatch.setattr(contents, "DECOMPRESSED_MAX", 5 << 20)
+    bomb = message(body=zlib.compress(bytes(64 << 20)), body_encoding=d.GZIP)
+    small = message(body=zlib.compress(b"small"), body_encoding=d.GZIP)
+    found = served.send(small, bomb, bomb, small, message(body=b"plain"))
+    large = d.MESSAGE_BODY_TOO_LARGE
+    assert [entry.status.code for entry in found.entries] == [d.OK, large, large, large, d.OK]
+    assert sorted(bodies(served.receive())) == [b"plain", b"small"]
+
+
+def test_slow_uploads_end_while_others_wait(served: GrpcServed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are served, and a slow one is not ended while nobody waits."""
+    monkeypatch.setattr(limits, "UPLOADS_MAX", 2)
+    half = b"".join(
+        fuzzed.head(stream, "SendMessage") + fuzzed.frame(fuzzed.DATA, 0, stream, b"\0\0\1\0\0half") for stream in (1, 3, 5, 7)
+    )
+    uploads = served.server._messaging.uploads
+    assert served.send(message()).status.code == d.OK
+    with socket.create_connection(("127.0.0.1", served.server.grpc_port)) as slow:
+        slow.sendall(fuzzed.opening() + half[: len(half) // 2])
+        until(lambda: uploads._count == 2)
+        time.sleep(1.5)
+        assert uploads._count == 2
+        slow.sendall(half[len(half) // 2 :])
+        assert served.send(message()).status.code == d.OK
+        until(lambda: not any(uploads._waiting.values()))
+    until(lambda: uploads._count == 0)
+
+
+def test_answers_that_nobody_reads_end(served: GrpcServed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that wait longest, when all of them together are too large."""
+    monkeypatch.setattr(limits, "UNSENT_MAX", 3 << 20)
+    served.store.create_topic("R", 1)
+    for _ in range(20):
+        served.store.put(Message("R", bytes(100_000), queue_id=0))
+    pull = s.PullMessageRequest(group=named("g"), message_queue=d.MessageQueue(topic=named("R"), id=0), batch_size=32)
+    data = bytes([fuzzed.METHODS.index("PullMessage")]) + pull.SerializeToString()
+    unsent = served.server._messaging.receiving._unsent
+    with socket.create_connection(("127.0.0.1", served.server.grpc_port)) as slow:
+        slow.sendall(fuzzed.opening() + b"".join(fuzzed.request_frames(2 * number + 1, data) for number in range(8)))
+        until(lambda: unsent._size_bytes)
+        answers = list(served.call("PullMessage", pull))
+        assert any(one.HasField("message") for one in answers)
+        assert unsent._size_bytes <= 3 << 20
+    until(lambda: not unsent._size_bytes)

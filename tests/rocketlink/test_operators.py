@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from rocketlink import Replica
 from rocketlink.remoting import codes
 from rocketlink.remoting.frames import IS_ANSWER, Command, Pairs, encode, keyed_body
+from tests.helpers import until
 
 from .test_server import Served, answer_of, heartbeat
 
@@ -247,3 +249,16 @@ def test_the_retry_topic_of_a_known_group_has_a_route(served: Served) -> None:
     """`mqadmin` finds the broker of a group by it; a group of this process's consumers may have no retries yet."""
     assert json.loads(served.client.invoke(codes.GET_ROUTE_INFO_BY_TOPIC, {"topic": "%RETRY%g"}).body)["queueDatas"]
     assert served.invoke_raw(codes.GET_ROUTE_INFO_BY_TOPIC, {"topic": "%RETRY%unknown"}).code == 17
+
+
+def test_replicas_are_listed_with_how_far_they_are(served: Served, tmp_path: Path) -> None:
+    """One that has all of the log is in sync."""
+    asked = served.client.invoke(codes.GET_BROKER_HA_STATUS)
+    assert json.loads(asked.body)["haConnectionInfo"] == []
+    end = served.store.log_end
+    with Replica("127.0.0.1", served.server.port, tmp_path / "replica", config=served.store.config):
+        until(lambda: [one.reported for one in served.server._ha.slaves] == [end])
+        found = json.loads(served.client.invoke(codes.GET_BROKER_HA_STATUS).body)
+    one = {"addr": "127.0.0.1", "slaveAckOffset": end, "diff": 0, "inSync": True, "transferredByteInSecond": 0}
+    one["transferFromWhere"] = end
+    assert found == {"master": True, "masterCommitLogMaxOffset": end, "inSyncSlaveNums": 1, "haConnectionInfo": [one]}

@@ -111,6 +111,10 @@ class Transport:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
+        self.size = 1
+
+    def get_write_buffer_size(self) -> int:
+        return self.size
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_arguments, **_options: self.calls.append(name)
@@ -133,3 +137,25 @@ def test_a_client_that_does_not_read_is_not_read_from() -> None:
     connection.close("over")
     connection.data_received(encode(Command(3, {}, b"", 3)))
     assert handled == [1, 2]
+
+
+def test_the_slowest_readers_are_disconnected_when_too_much_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that have not read for the longest time."""
+    monkeypatch.setattr(connections, "UNSENT_MAX", 100)
+    every = connections.Connections()
+    every.serve(lambda _connection, _request: None, lambda _connection: None)
+    made = [connections.Connection(every) for _ in range(4)]
+    for connection in made:
+        transport = Transport()
+        transport.size = 40
+        connection._transport = transport  # type: ignore[assignment]
+    for connection in made[:2]:
+        connection.pause_writing()
+    made[0].resume_writing()
+    made[2].pause_writing()
+    assert not any(one._is_ended for one in made)
+    made[0].pause_writing()
+    assert [one._is_ended for one in made] == [False, True, False, False]
+    made[1].connection_lost(None)
+    made[3].pause_writing()
+    assert [one._is_ended for one in made] == [False, True, True, False]

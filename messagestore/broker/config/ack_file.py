@@ -7,8 +7,10 @@
           done   kind 2, number of the queue's row, CRC; offset of a message that is acknowledged before an earlier one
           reset  kind 3, number of the queue's row, CRC; what was done and handed before counts no more
           handed kind 4, as done; offset of a message that a consumer with a visibility time has
-          back   kind 5, as done; offset of such a message that the consumer gave back
+          back   kind 5, as done; offset of a message that the consumer gave back, or that a client no longer has
           lease  kind 6, number of the queue's row, CRC; its id; next offset to read; offset to hand out next
+          taken  kind 7, size of a text, number of the queue's row, CRC of these, the offset and the text; offset of a
+                 message that a client of a server has; until when, in the text
 
 The offsets of a queue change in place, with one store of 8 bytes each, and the other rows are appended.  A process with a lease
 stores the two offsets of its row itself, so an acknowledgement needs no request.  The owner of the store ends a lease with 0 in
@@ -39,11 +41,12 @@ QUEUE = struct.Struct("=HHiIIqqq")
 QUEUE_CHECKED = struct.Struct("=HHi")
 DONE = struct.Struct("=HHIIIq")
 DONE_CHECKED = struct.Struct("=HIq")
-QUEUE_ROW, DONE_ROW, RESET_ROW, HANDED_ROW, BACK_ROW, LEASE_ROW = 1, 2, 3, 4, 5, 6
+QUEUE_ROW, DONE_ROW, RESET_ROW, HANDED_ROW, BACK_ROW, LEASE_ROW, TAKEN_ROW = 1, 2, 3, 4, 5, 6, 7
 LEASE = struct.Struct("=qqq")  # behind the first words of a row of a lease, which are those of DONE
 LEASE_AT = DONE.size - 8
 WORD = struct.Struct("=q")
 ENDING_TRIES, ENDING_S = 1000, 0.001
+TAKEN_CHECKED = struct.Struct("=HHIq")
 SIZE_MIN = 1 << 20
 SIZE_MAX = 1 << 30
 GROWTH = 4  # a file that is written again has so many times the size of its rows
@@ -62,6 +65,7 @@ class AckedQueue:
     saving: int = NO_OFFSET
     done: set[int] = field(default_factory=set)
     handed: set[int] = field(default_factory=set)  # neither acknowledged nor given back
+    taken: dict[int, bytes] = field(default_factory=dict)  # by offset, of messages that clients of a server have
     number: int = 0  # of its row among those of queues
     at: int = 0  # of its offsets, in words of 8 bytes
     has_done_rows: bool = False  # or rows of leases, even if the next offset has passed all of them
@@ -89,6 +93,11 @@ def _done_row(kind: int, number: int, offset: int) -> bytes:
     return DONE.pack(kind, 0, number, crc32(DONE_CHECKED.pack(kind, number, offset)), 0, offset)
 
 
+def _taken_row(number: int, offset: int, text: bytes) -> bytes:
+    crc = crc32(text, crc32(TAKEN_CHECKED.pack(TAKEN_ROW, len(text), number, offset)))
+    return DONE.pack(TAKEN_ROW, len(text), number, crc, 0, offset) + text.ljust(_padded(len(text)), b"\0")
+
+
 def read_acks(disk: Disk, folder: str, process_id: int | None) -> list[AckedQueue]:
     """Return the queues in the file of `folder`, which the process that wrote the abort file (None: there is none) has left.
 
@@ -114,10 +123,13 @@ def read_acks(disk: Disk, folder: str, process_id: int | None) -> list[AckedQueu
             at += QUEUE.size + _padded(len(row.key.encode(errors="surrogatepass")))
         elif DONE_ROW <= kind <= LEASE_ROW and _read_done(data, at, queues):
             at += DONE.size if kind != LEASE_ROW else LEASE_AT + LEASE.size
+        elif kind == TAKEN_ROW and (size := _read_taken(data, at, queues)):
+            at += size
         else:
             break
     for queue in queues:
         queue.next_offset = max(queue.next_offset, queue.leased)
+        queue.taken = {offset: queue.taken[offset] for offset in sorted(queue.taken) if offset >= queue.next_offset}
         queue.done = {offset for offset in queue.done if offset >= queue.next_offset}
         queue.handed = {offset for offset in queue.handed - queue.done if offset >= queue.next_offset}
     return queues
@@ -149,12 +161,15 @@ def _read_done(data: bytes, at: int, queues: list[AckedQueue]) -> bool:
         queue.leased = 0
         queue.done.clear()
         queue.handed.clear()
+        queue.taken.clear()
     elif kind == DONE_ROW:
         queue.done.add(offset)
+        queue.taken.pop(offset, None)
     elif kind == HANDED_ROW:
         queue.handed.add(offset)
     else:
         queue.handed.discard(offset)
+        queue.taken.pop(offset, None)
     return True
 
 
@@ -167,6 +182,20 @@ def end_leases(disk: Disk, folder: str, queues: Iterable[AckedQueue]) -> None:
                 file.write(position, WORD.pack(0))
                 (next_offset,) = WORD.unpack(file.read(position + WORD.size, WORD.size))
                 file.write(position, WORD.pack(-1 - next_offset))
+
+
+def _read_taken(data: bytes, at: int, queues: list[AckedQueue]) -> int:
+    """Note a message that a client has, and return the size of its row; 0 if it is damaged."""
+    kind, size, number, crc, _, offset = DONE.unpack_from(data, at)
+    text = data[at + DONE.size : at + DONE.size + size]
+    if (
+        len(text) != size
+        or crc != crc32(text, crc32(TAKEN_CHECKED.pack(kind, size, number, offset)))
+        or number >= len(queues)
+    ):
+        return 0
+    queues[number].taken[offset] = text
+    return DONE.size + _padded(size)
 
 
 class AckFile:
@@ -209,6 +238,8 @@ class AckFile:
                 queue.done.difference_update(range(queue.next_offset, next_offset))
             if queue.handed:
                 queue.handed = {offset for offset in queue.handed if offset >= next_offset}
+            while queue.taken and (first := next(iter(queue.taken))) < next_offset:
+                del queue.taken[first]
         queue.next_offset = next_offset
         self._changes += 1
         self._store(queue.at, next_offset)
@@ -217,6 +248,7 @@ class AckFile:
         """Record that a message is acknowledged although an earlier one is not."""
         queue = self._known(key)
         queue.handed.discard(offset)
+        queue.taken.pop(offset, None)
         if offset >= queue.next_offset and offset not in queue.done:
             queue.done.add(offset)
             queue.has_done_rows = True
@@ -239,11 +271,25 @@ class AckFile:
     def give_back(self, key: Key, offsets: Iterable[int]) -> None:
         """Record that a consumer does not have messages any more."""
         queue = self._queues.get(key)
-        for offset in offsets if queue is not None and queue.handed else ():
+        for offset in offsets if queue is not None and (queue.handed or queue.taken) else ():
             assert queue is not None
-            if offset in queue.handed:
+            if offset in queue.handed or offset in queue.taken:
                 queue.handed.discard(offset)
+                queue.taken.pop(offset, None)
                 self._append(_done_row(BACK_ROW, queue.number, offset))
+
+    def add_taken(self, key: Key, taken: Mapping[int, bytes]) -> None:
+        """Record that clients of a server have messages, and until when; what was recorded of one before is replaced."""
+        queue = self._known(key)
+        queue.has_done_rows = True
+        for offset, text in taken.items():
+            queue.taken[offset] = text
+            self._append(_taken_row(queue.number, offset, text))
+
+    def taken(self, key: Key) -> dict[int, bytes]:
+        """Return the messages of a queue that clients have, by offset."""
+        queue = self._queues.get(key)
+        return {} if queue is None else dict(queue.taken)
 
     def is_handed(self, key: Key, offset: int) -> bool:
         """Return whether a consumer got a message and neither acknowledged it nor gave it back."""
@@ -256,6 +302,7 @@ class AckFile:
         if queue is not None and queue.has_done_rows:
             queue.done.clear()
             queue.handed.clear()
+            queue.taken.clear()
             queue.has_done_rows = False
             self._append(_done_row(RESET_ROW, queue.number, 0))
 
@@ -340,7 +387,7 @@ class AckFile:
                 self._synced = reached
 
     def close(self, *, is_clean: bool) -> None:
-        """Close the file; after a clean stop delete it, unless it has acknowledgements out of order, which are only here."""
+        """Close the file; after a clean stop delete it, unless it has messages in hand or acknowledgements out of order."""
         if self._map is None:
             return
         for lease in list(self._leases):
@@ -352,7 +399,7 @@ class AckFile:
             self._store(2, 0)
             self.sync()
         self._release()
-        if is_clean and not any(queue.done for queue in self._queues.values()):
+        if is_clean and not any(queue.done or queue.taken for queue in self._queues.values()):
             self._delete()
 
     # The file
@@ -408,13 +455,15 @@ class AckFile:
         rows = bytearray(HEAD.pack(*header))
         for number, queue in enumerate(self._queues.values()):
             queue.number = number
-            queue.has_done_rows = bool(queue.done or queue.handed)
+            queue.has_done_rows = bool(queue.done or queue.handed or queue.taken)
             rows += self._queue_row(queue, len(rows))
         for queue in self._queues.values():
             for offset in sorted(queue.done):
                 rows += _done_row(DONE_ROW, queue.number, offset)
             for offset in sorted(queue.handed):
                 rows += _done_row(HANDED_ROW, queue.number, offset)
+            for offset, text in queue.taken.items():
+                rows += _taken_row(queue.number, offset, text)
         size = max(SIZE_MIN, -(-GROWTH * len(rows) // SIZE_MIN) * SIZE_MIN)
         self._disk.make_folder(self._folder)
         fresh = f"{self._path}.new"

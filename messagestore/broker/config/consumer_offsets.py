@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from commitlog.topic_names import LMQ_PREFIX
@@ -209,6 +209,7 @@ class ConsumerOffsets(OffsetTable):
                     queue.next_offset = max(0, min(queue.next_offset, end))
                     queue.done = {offset for offset in queue.done if offset < end}
                     queue.handed = {offset for offset in queue.handed if offset < end}
+                    queue.taken = {offset: text for offset, text in queue.taken.items() if offset < end}
                 queue.saved = queue.saving = saved
                 self._restored[queue.key, queue.queue_id] = queue.done
                 kept.append(queue)
@@ -255,6 +256,17 @@ class ConsumerOffsets(OffsetTable):
         with self._lock:
             if self._acks is not None:
                 self._acks.give_back((topic + JOINT + group, queue_id), offsets)
+
+    def add_taken(self, topic: str, group: str, queue_id: int, taken: Mapping[int, bytes]) -> None:
+        """Record that clients of a server have messages, so that they have them after a restart too; `give_back` ends it."""
+        with self._lock:
+            if self._acks is not None:
+                self._acks.add_taken((check_key(topic, group), queue_id), taken)
+
+    def taken(self, topic: str, group: str, queue_id: int) -> dict[int, bytes]:
+        """Return what clients of a server have of a queue, by offset, ascending."""
+        with self._lock:
+            return {} if self._acks is None else self._acks.taken((topic + JOINT + group, queue_id))
 
     def is_handed(self, topic: str, group: str, queue_id: int, offset: int) -> bool:
         """Return whether a consumer got a message and neither acknowledged it nor gave it back."""

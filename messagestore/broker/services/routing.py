@@ -152,9 +152,12 @@ class Routing:
     def _delay_refusal(self) -> PutResult | None:
         return None if self._levels_ms else refused(PutStatus.MESSAGE_ILLEGAL, "there are no delay levels")
 
-    def append_batch(self, messages: list[Message], queue_id: int) -> PutResult:
-        """Append all messages to one file or none. A batch takes no delay (`docs/formats/put-rules.md#wire-batch`)."""
-        for message in messages:
+    def append_batch(self, messages: list[Message], queue_id: int, *, is_plain: bool = False) -> PutResult:
+        """Append all messages to one file or none. A batch takes no delay (`docs/formats/put-rules.md#wire-batch`).
+
+        The caller of a plain batch has found no special property in any of them.
+        """
+        for message in () if is_plain else messages:
             raw = message.properties_raw
             if raw and not message.sys_flag & IS_BATCH and not is_special_raw(raw):
                 continue  # most members: a client encodes properties, and none of these are asked for below

@@ -28,6 +28,7 @@ from rocketmq import (
 
 IDLE_POLLS = 2
 POLL_S = 2
+CHECKS_S = 80  # until the server has asked about what is undecided
 
 
 def show(**facts: Any) -> None:
@@ -139,7 +140,7 @@ class Listener(MessageListener):
         body = message.body.decode()
         with self._guard:
             self.last_s = time.monotonic()
-            show(body=body, group=message.message_group, attempt=message.delivery_attempt)
+            show(body=body, group=message.message_group, attempt=message.delivery_attempt, now_s=time.time())
         return ConsumeResult.FAILURE if body == self.fails else ConsumeResult.SUCCESS
 
 
@@ -182,7 +183,8 @@ class Checker(TransactionChecker):
 
     def check(self, message: Message) -> Any:
         show(checked=message.body.decode())
-        return TransactionResolution.ROLLBACK if message.body == b"rolled back" else TransactionResolution.COMMIT
+        is_rolled_back = message.body == b"rolled back" or message.body.endswith(b"R")
+        return TransactionResolution.ROLLBACK if is_rolled_back else TransactionResolution.COMMIT
 
 
 def transact(configuration: ClientConfiguration, topic: str, wait_s: str) -> None:
@@ -194,6 +196,63 @@ def transact(configuration: ClientConfiguration, topic: str, wait_s: str) -> Non
         if decide:
             getattr(transaction, decide)()
     time.sleep(float(wait_s))
+    one.shutdown()
+
+
+def retried(do: Any) -> Any:
+    """Return what a call returns in the end, while a server is killed and started again."""
+    while True:
+        try:
+            return do()
+        except Exception as error:
+            show(failed=str(error)[:200])
+            time.sleep(0.2)
+
+
+def produce(configuration: ClientConfiguration, topic: str, kind: str, count: str) -> None:
+    """Send numbers, each until it is acknowledged; `R` behind a number is rolled back."""
+    one = producer(configuration, topic, checker=Checker() if kind == "transaction" else None)
+    for number in range(int(count)):
+        if kind == "transaction":
+            _transact_one(one, topic, number)
+        elif kind == "fifo":
+            retried(lambda number=number: one.send(message(topic, b"%d" % number, message_group=f"group-{number % 5}")))
+        elif kind == "delay":
+            due_s = int(time.time()) + 3
+            body = b"%d %d" % (number, due_s)
+            retried(lambda body=body, due_s=due_s: one.send(message(topic, body, delivery_timestamp=due_s)))
+        else:
+            retried(lambda number=number: one.send(message(topic, b"%d" % number, tag="even" if number % 2 == 0 else "odd")))
+        show(sent=number)
+    if kind == "transaction":
+        time.sleep(CHECKS_S)
+    one.shutdown()
+
+
+def _transact_one(one: Producer, topic: str, number: int) -> None:
+    """Commit two of four messages, roll one back, and leave one to the checker, as those whose decision is lost."""
+    body = b"%d%s" % (number, b"R" if number % 4 == 1 else b"")
+
+    def send_half() -> Any:
+        transaction = one.begin_transaction()
+        one.send(message(topic, body), transaction)
+        return transaction
+
+    transaction = retried(send_half)
+    try:
+        if number % 4 != 3:
+            (transaction.rollback if number % 4 == 1 else transaction.commit)()
+    except Exception as error:
+        show(failed=str(error)[:200])
+
+
+def consume(configuration: ClientConfiguration, topic: str, group: str, idle_s: str, tag: str = "*") -> None:
+    """Consume until nothing comes for a while, with the time of each delivery."""
+    listener = Listener("")
+    one = PushConsumer(configuration, group, listener, {topic: FilterExpression(tag)})
+    retried(one.startup)
+    while time.monotonic() - listener.last_s < float(idle_s):
+        time.sleep(0.05)
     one.shutdown()
 
 
@@ -213,7 +272,7 @@ def dump(configuration: ClientConfiguration, topic: str) -> None:
     consumer.shutdown()
 
 
-SCENARIOS = {one.__name__: one for one in (send, send_many, receive, hold, push, fifo, delay, transact, dump)}
+SCENARIOS = {one.__name__: one for one in (send, send_many, receive, hold, push, fifo, delay, transact, produce, consume, dump)}
 
 if __name__ == "__main__":
     key, _, secret = sys.argv[2].rpartition("@")[0].partition("/")

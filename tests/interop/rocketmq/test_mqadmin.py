@@ -88,7 +88,7 @@ COMMANDS = {
     "getNamesrvConfig": refused("", KV),
     "getSyncStateSet": refused("-a {names} -c {cluster}", ONE),
     "getUser": refused("-b {broker} -u u", AUTH),
-    "haStatus": refused("-b {broker}", "the server does not list its replicas"),
+    "haStatus": Expected("-b {broker}", r"#SlaveNum\s+0\s+#InSyncSlaveNum\s+0"),
     "listAcl": refused("-b {broker}", AUTH),
     "listUser": refused("-b {broker}", AUTH),
     "printMsg": Expected("-t orders", r"MSGID: {unique} (?s:.*)queueId=1, storeSize=\d+, queueOffset=9"),

@@ -19,6 +19,7 @@ import pytest
 from messagestore import MessageStore
 from messagestore.repair.verification import verify_store
 from tests.helpers import until
+from tests.serving import SECRET, Server
 
 pytestmark = [
     pytest.mark.interop,
@@ -26,58 +27,9 @@ pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.skipif(importlib.util.find_spec("rocketmq") is None, reason="the extra grpc is not installed"),
 ]
-ROOT = Path(__file__).parents[3]
 DRIVER = Path(__file__).with_name("python_client_driver.py")
 PATIENCE_S = 120
 SENT = 400  # around a kill
-SECRET = "a secret"
-
-
-class Server:
-    """`brokerstore serve --grpc` in a process of its own, on the same ports after a kill."""
-
-    def __init__(self, folder: Path, *options: str) -> None:
-        self.folder = folder
-        self.options = options
-        self.ports = free_ports(2)
-        self.start()
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.ports[1]}"
-
-    def start(self) -> None:
-        listen, grpc = (f"127.0.0.1:{port}" for port in self.ports)
-        command = [sys.executable, "-m", "brokerstore", "serve", str(self.folder), "--listen", listen, "--grpc", grpc, "--json"]
-        environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}", "BROKERSTORE_SECRET": SECRET}
-        self.process = subprocess.Popen([*command, *self.options], stdout=subprocess.PIPE, text=True, env=environment)
-        assert self.process.stdout is not None
-        assert json.loads(self.process.stdout.readline())["grpc"] == grpc
-
-    def kill(self) -> None:
-        """Kill it without a chance to close the store."""
-        self.process.kill()
-        self._end()
-
-    def stop(self) -> None:
-        """Let it close the store."""
-        self.process.terminate()
-        self._end()
-
-    def _end(self) -> None:
-        self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
-
-def free_ports(count: int) -> list[int]:
-    import socket
-
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 @pytest.fixture

@@ -1,0 +1,113 @@
+"""Programs with the official Python client, whose server is killed again and again: nothing acknowledged is lost.
+
+BROKERSTORE_LIVE is the number of messages of a scenario, BROKERSTORE_KILLS that of kills; `make live-night` has 100,000 and 20.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from tests.serving import Server
+
+from .live import KILLS, LIVE, MARKS
+from .test_python_client import Run, finish, server, start
+
+__all__ = ["server", "start"]  # fixtures
+pytestmark = [
+    *MARKS,
+    pytest.mark.skipif(importlib.util.find_spec("rocketmq") is None, reason="the extra grpc is not installed"),
+]
+COUNT = min(LIVE // 5, 10_000)
+IDLE_S = 75  # a message that a killed server gave to a client comes again within a minute
+EARLY_S = 1.1  # the client gives times in seconds, and timers have ticks of a second
+
+
+class Lines:
+    """What a program prints, read all the time: with a full pipe it would wait."""
+
+    def __init__(self, program: subprocess.Popen[str]) -> None:
+        """Begin to read."""
+        self._program = program
+        self.found: list[dict[str, Any]] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._program.stdout is not None
+        for line in self._program.stdout:
+            self.found.append(json.loads(line))
+
+    def all(self) -> list[dict[str, Any]]:
+        """Wait for the end of the program, and return its lines."""
+        self._reader.join()
+        assert self._program.wait() == 0
+        return self.found
+
+    @property
+    def sent(self) -> int:
+        """How many messages were acknowledged."""
+        return sum("sent" in one for one in list(self.found))
+
+
+def run_with_kills(server: Server, start: Run, topic: str, kind: str, tag: str = "*") -> list[dict[str, Any]]:
+    """Return what a push consumer gets of what a producer sends, while the server is killed."""
+    producer, consumer = Lines(start("produce", topic, kind, COUNT)), Lines(start("consume", topic, "g", IDLE_S, tag))
+    for kill in range(1, KILLS + 1):
+        while producer.sent < kill * COUNT // (KILLS + 1):
+            time.sleep(0.05)
+        server.kill()
+        server.start()
+    assert [one["sent"] for one in producer.all() if "sent" in one] == list(range(COUNT))
+    found = [one for one in consumer.all() if "body" in one]
+    print(f"{kind}: {COUNT} acknowledged, {len(found)} deliveries, {KILLS} kills")
+    return found
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("tag", ["*", "even"])
+def test_messages_are_delivered_at_least_once(server: Server, start: Run, tag: str) -> None:
+    """Each that was acknowledged to its producer, or each of a tag."""
+    found = run_with_kills(server, start, "orders", "normal", tag)
+    assert {int(one["body"]) for one in found} == set(range(0, COUNT, 1 if tag == "*" else 2))
+
+
+@pytest.mark.timeout(3600)
+def test_messages_of_a_group_stay_in_order(server: Server, start: Run) -> None:
+    """Repetitions come before the next message."""
+    found = run_with_kills(server, start, "fifo", "fifo")
+    for group in range(5):
+        numbers = [int(one["body"]) for one in found if one["group"] == f"group-{group}"]
+        assert numbers == sorted(numbers)
+        assert sorted(set(numbers)) == list(range(group, COUNT, 5))
+
+
+@pytest.mark.timeout(3600)
+def test_delayed_messages_never_come_before_their_time(server: Server, start: Run) -> None:
+    """And each comes."""
+    found = run_with_kills(server, start, "orders", "delay")
+    pairs = [(one["body"].split(), one["now_s"]) for one in found]
+    assert {int(number) for (number, _), _ in pairs} == set(range(COUNT))
+    assert min(now_s - int(due_s) for (_, due_s), now_s in pairs) > -EARLY_S
+
+
+@pytest.mark.timeout(3600)
+def test_transactions_keep_their_decision(server: Server, start: Run) -> None:
+    """What is committed comes, what is rolled back does not, and the checker decides what the kills left open."""
+    found = run_with_kills(server, start, "orders", "transaction")
+    assert {one["body"] for one in found} == {str(number) for number in range(COUNT) if number % 4 != 1}
+
+
+def test_an_orderly_stop_repeats_nothing(server: Server, start: Run) -> None:
+    """Of what was acknowledged, after the server was stopped and started."""
+    finish(start("send", "orders", 0, 50))
+    assert len({one["body"] for one in finish(start("receive", "orders", "g")) if "body" in one}) == 50
+    server.stop()
+    server.start()
+    assert [one for one in finish(start("receive", "orders", "g")) if "body" in one] == []

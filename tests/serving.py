@@ -1,0 +1,63 @@
+"""`brokerstore serve` in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SECRET = "a secret"
+
+
+class Server:
+    """`brokerstore serve --grpc` in a process of its own, on the same ports after a kill."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder = folder
+        self.options = options
+        self.errors = folder.with_name(f"{folder.name}-errors")
+        self.ports = free_ports(2)
+        self.start()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.ports[1]}"
+
+    def start(self) -> None:
+        listen, grpc = (f"127.0.0.1:{port}" for port in self.ports)
+        command = [sys.executable, "-m", "brokerstore", "serve", str(self.folder), "--listen", listen, "--grpc", grpc, "--json"]
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}", "BROKERSTORE_SECRET": SECRET}
+        with self.errors.open("ab") as errors:
+            self.process = subprocess.Popen(
+                [*command, *self.options], stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
+            )
+        assert self.process.stdout is not None
+        assert json.loads(self.process.stdout.readline())["grpc"] == grpc
+
+    def kill(self) -> None:
+        """Kill it without a chance to close the store."""
+        self.process.kill()
+        self._end()
+
+    def stop(self) -> None:
+        """Let it close the store."""
+        self.process.terminate()
+        self._end()
+
+    def _end(self) -> None:
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that are free now."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
