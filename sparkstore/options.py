@@ -192,7 +192,7 @@ def by_our_names(options: Mapping[str, str]) -> dict[str, str]:
 
 def paths_of(options: Mapping[str, str]) -> tuple[str, ...]:
     """Return the paths of a read.  Raises `BadOption` without any."""
-    return _paths(_Given(by_our_names(options)))
+    return _paths(GivenOptions(by_our_names(options)))
 
 
 def option_texts(options: Mapping[str, object]) -> dict[str, str]:

@@ -256,7 +256,7 @@ def test_rows_equal_those_of_a_plain_model_after_any_change(monkeypatch: pytest.
         offsets: dict[tuple[str, int], int] = {}
         done: dict[tuple[str, int], set[int]] = {}
         handed: dict[tuple[str, int], set[int]] = {}
-        leases: dict[tuple[str, int], dict[int, bytes]] = {}
+        taken: dict[tuple[str, int], dict[int, bytes]] = {}
         for _ in range(80):
             key = chance.choice(["T@G", "T@H", "Ünicode@G"]), chance.randrange(2)
             step = chance.random()
@@ -264,7 +264,7 @@ def test_rows_equal_those_of_a_plain_model_after_any_change(monkeypatch: pytest.
                 given = {chance.randrange(30): chance.randbytes(chance.randrange(40)) for _ in range(2)}
                 acks.add_taken(key, given)
                 offsets.setdefault(key, 0)
-                leases[key] = leases.get(key, {}) | given
+                taken[key] = taken.get(key, {}) | given
             elif step < 0.4:
                 offset = chance.randrange(30)
                 backward = offset < offsets.get(key, 0)
@@ -272,14 +272,14 @@ def test_rows_equal_those_of_a_plain_model_after_any_change(monkeypatch: pytest.
                 offsets[key] = offset
                 done[key] = set() if backward else {one for one in done.get(key, set()) if one >= offset}
                 handed[key] = set() if backward else {one for one in handed.get(key, set()) if one >= offset}
-                leases[key] = {} if backward else leases.get(key, {})
+                taken[key] = {} if backward else taken.get(key, {})
             elif step < 0.65:
                 offset = chance.randrange(30)
                 acks.add_done(key, offset)
                 offsets.setdefault(key, 0)
                 done[key] = done.get(key, set()) | ({offset} if offset >= offsets[key] else set())
                 handed[key] = handed.get(key, set()) - {offset}
-                leases.get(key, {}).pop(offset, None)
+                taken.get(key, {}).pop(offset, None)
             elif step < 0.85:
                 taken = {chance.randrange(30), chance.randrange(30)}
                 acks.add_handed(key, taken)
@@ -289,20 +289,20 @@ def test_rows_equal_those_of_a_plain_model_after_any_change(monkeypatch: pytest.
                 offset = chance.randrange(30)
                 acks.give_back(key, [offset])
                 handed[key] = handed.get(key, set()) - {offset}
-                leases.get(key, {}).pop(offset, None)
+                taken.get(key, {}).pop(offset, None)
             else:
                 acks.drop([key[0]])
                 offsets = {known: value for known, value in offsets.items() if known[0] != key[0]}
                 done = {known: value for known, value in done.items() if known[0] != key[0]}
                 handed = {known: value for known, value in handed.items() if known[0] != key[0]}
-                leases = {known: value for known, value in leases.items() if known[0] != key[0]}
+                taken = {known: value for known, value in taken.items() if known[0] != key[0]}
             found = read_acks(ForgettingDisk.of(disk.after_kill()), "/own", 7)
             assert {(one.key, one.queue_id): one.next_offset for one in found} == offsets
             assert {(one.key, one.queue_id): one.done for one in found if one.done} == {k: v for k, v in done.items() if v}
             for one in found:
                 assert one.handed == handed.get((one.key, one.queue_id), set()) - one.done
-                kept = leases.get((one.key, one.queue_id), {})
-                assert one.leases == {offset: lease for offset, lease in kept.items() if offset >= one.next_offset}
+                kept = taken.get((one.key, one.queue_id), {})
+                assert one.taken == {offset: text for offset, text in kept.items() if offset >= one.next_offset}
 
 
 def test_messages_behind_offsets_that_were_reset_come_again(tmp_path: Path) -> None:

@@ -188,11 +188,7 @@ def _read_taken(data: bytes, at: int, queues: list[AckedQueue]) -> int:
     """Note a message that a client has, and return the size of its row; 0 if it is damaged."""
     kind, size, number, crc, _, offset = DONE.unpack_from(data, at)
     text = data[at + DONE.size : at + DONE.size + size]
-    if (
-        len(text) != size
-        or crc != crc32(text, crc32(TAKEN_CHECKED.pack(kind, size, number, offset)))
-        or number >= len(queues)
-    ):
+    if len(text) != size or crc != crc32(text, crc32(TAKEN_CHECKED.pack(kind, size, number, offset))) or number >= len(queues):
         return 0
     queues[number].taken[offset] = text
     return DONE.size + _padded(size)

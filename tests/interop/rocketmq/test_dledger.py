@@ -155,7 +155,9 @@ def test_tail_follows_a_broker_that_runs(killed: Killed, tmp_path: Path) -> None
         broker.kill()
     found = [json.loads(line) for line in printed.read_bytes().splitlines()]
     assert [one["physical_offset"] for one in found] == sorted(row[2] for row in delivered)
-    assert sorted([one["queue_id"], one["queue_offset"], one["physical_offset"]] for one in found) == [row[:3] for row in delivered]
+    assert sorted([one["queue_id"], one["queue_offset"], one["physical_offset"]] for one in found) == [
+        row[:3] for row in delivered
+    ]
     assert errors.read_bytes() == b""
 
 
@@ -194,6 +196,8 @@ def test_the_store_of_the_version_delivers_what_is_left_of_damaged_folders(kille
             jvm.close(opened)
             for store, _ in made:
                 shutil.rmtree(store)
-            print(f"{killed.version}: {len(made)} damaged folders, {min(map(len, kept))} to {max(map(len, kept))} messages left")
+            print(
+                f"{killed.version}: {len(made)} damaged folders, {min(map(len, kept))} to {max(map(len, kept))} messages left"
+            )
     finally:
         jvm.end()
