@@ -8,7 +8,7 @@ records are reported as rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from commitlog import fields
 from storageio import needs_extra
 
 from .errors import BadOption, UnknownColumn
+from .options import REPORT, ReadOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -100,19 +101,13 @@ def named_schema(columns: Iterable[str], make: Callable[..., StructType]) -> Str
     return make(stored, store=STORE_COLUMN in names, problem=PROBLEM_COLUMN in names)
 
 
-def check_columns_option(columns: Sequence[str] | None, schema: StructType) -> None:
-    """Raise `BadOption` if a schema and the option columns name different columns."""
-    if columns is not None and set(columns) != set(schema.names):
-        raise BadOption(f"option columns: the schema has the columns {', '.join(schema.names)}; give only one of the two")
-
-
 def meta_schema(*, store: bool = False) -> StructType:
     """Return the schema of the cheap columns: positions and store times, without body and properties."""
     return message_schema(META_COLUMNS, store=store)
 
 
-def check_schema(schema: StructType, table: dict[str, str] | None = None) -> None:
-    """Raise `UnknownColumn` for a column or type that a store of this kind does not have."""
+def check_schema(schema: StructType, table: dict[str, str] | None = None, options: ReadOptions | None = None) -> None:
+    """Raise `UnknownColumn` for a column or type that a store of this kind does not have, `BadOption` if the options differ."""
     known = table or MESSAGE_COLUMNS
     kinds = _kinds()
     requested = {name: kinds[kind] for name, kind in known.items()} | {
@@ -128,6 +123,12 @@ def check_schema(schema: StructType, table: dict[str, str] | None = None) -> Non
         if field.dataType not in (requested[field.name], other):
             expected, found = requested[field.name].simpleString(), field.dataType.simpleString()
             raise UnknownColumn(f"column {field.name!r}: expected {expected}, found {found}")
+    if options is None:
+        return
+    if options.columns is not None and set(options.columns) != set(schema.names):
+        raise BadOption(f"option columns: the schema has the columns {', '.join(schema.names)}; give only one of the two")
+    if options.bad_records == REPORT and PROBLEM_COLUMN not in schema.names:
+        raise BadOption(f"option badRecords: {REPORT} needs the column {PROBLEM_COLUMN!r} in the schema")
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

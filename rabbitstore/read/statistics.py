@@ -1,4 +1,4 @@
-"""Statistics of a virtual host's folder, for `brokerstore stats`."""
+"""Statistics of a virtual host's folder, of all its indexes and records."""
 
 from __future__ import annotations
 

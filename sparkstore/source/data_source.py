@@ -22,17 +22,8 @@ from pyspark.sql.types import StructType
 from commitlog.row_filter import IN, Condition
 from storageio import StoreError
 
-from ..errors import BadOption
 from ..options import REPORT, ReadOptions, by_our_names, parse_read_options, refuse_foreign_options
-from ..schema import (
-    PROBLEM_COLUMN,
-    RABBIT_COLUMNS,
-    check_columns_option,
-    check_schema,
-    message_schema,
-    named_schema,
-    rabbit_schema,
-)
+from ..schema import RABBIT_COLUMNS, check_schema, message_schema, named_schema, rabbit_schema
 from .batches import ReadRequest, record_batches
 from .queue_starts import check_queues_exist, with_group_offsets
 from .splits import LogSplit, RabbitSplit, plan_log, plan_rabbit
@@ -120,10 +111,7 @@ class BrokerStoreReader(DataSourceReader):
         self.shows_trace = options.shows_trace
         self._stores = find_stores(options.paths)
         is_rabbit = self._stores[0].is_rabbit
-        check_schema(schema, RABBIT_COLUMNS if is_rabbit else None)
-        check_columns_option(options.columns, schema)
-        if options.bad_records == REPORT and PROBLEM_COLUMN not in schema.names:
-            raise BadOption(f"option badRecords: {REPORT} needs the column {PROBLEM_COLUMN!r} in the schema")
+        check_schema(schema, RABBIT_COLUMNS if is_rabbit else None, options)
         refuse_foreign_options(options, is_rabbit=is_rabbit)
         if not is_rabbit:
             check_queues_exist(self._stores, options)

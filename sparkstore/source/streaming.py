@@ -35,8 +35,8 @@ from storageio import REAL_DISK, StoreError, StoreRewound, UnknownStore
 
 from ..errors import BadOption
 from ..object_disk import is_remote
-from ..options import EARLIEST, OFFSET_MAX, REPORT, by_our_names, parse_read_options, refuse_foreign_options, size_of
-from ..schema import PROBLEM_COLUMN, check_columns_option, check_schema
+from ..options import EARLIEST, OFFSET_MAX, by_our_names, parse_read_options, refuse_foreign_options, size_of
+from ..schema import check_schema
 from .batches import ReadRequest, record_batches
 from .log_position import LogEnds, Position, check_begin
 from .queue_starts import check_queue_starts, check_queues_exist, messages_behind, with_group_offsets
@@ -76,10 +76,7 @@ class BrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             del given[STARTING.lower()]
         parsed = parse_read_options(given)
         refuse_foreign_options(parsed, is_rabbit=False)
-        check_schema(schema)
-        check_columns_option(parsed.columns, schema)
-        if parsed.bad_records == REPORT and PROBLEM_COLUMN not in schema.names:
-            raise BadOption(f"option badRecords: {REPORT} needs the column {PROBLEM_COLUMN!r} in the schema")
+        check_schema(schema, options=parsed)
         self._options = parsed
         self.shows_trace = parsed.shows_trace
         self._request = ReadRequest.of(replace(parsed, start=EARLIEST, begin_ms=None), schema)  # offsets say where it began
