@@ -256,6 +256,7 @@ class AssignedQueues(Polled):
         """
         state = self._states.get(queue_id)
         if state is not None and state.lease is not None:
+            self._offsets.end_lease(state.lease)
             if not self._lock.acquire(blocking=False):
                 return True
             self._end_lease(queue_id, state)

@@ -230,7 +230,10 @@ class SharedConsumer(Polled):
                 found = self._poll_own(own, max_count, left_s)
             else:
                 self._pace.begin(left_s)
-                found = self._poll_once(max_count, min(left_s, POLL_S))
+                answer = self._poll_once(max_count, min(left_s, POLL_S))
+                if answer is None:
+                    continue
+                found = answer
                 self._pace.end(len(found) + len(self._ahead))
             if found or (deadline is not None and time.monotonic() >= deadline):
                 return found
@@ -261,14 +264,14 @@ class SharedConsumer(Polled):
         if self._own is not None and service is not None and not self.is_closed:
             service.groups.serve()
 
-    def _poll_once(self, max_count: int, timeout_s: float) -> list[StoredMessage]:
-        """Ask the owner once; nothing if it ended meanwhile."""
+    def _poll_once(self, max_count: int, timeout_s: float) -> list[StoredMessage] | None:
+        """Ask the owner once; None if it ended meanwhile: the next one is asked even if the time is over."""
         with self._guard:
             try:
                 self._open()
                 channel = self._channel
                 if channel is None:
-                    return []
+                    return None
                 data = pack_call("consumer_poll", self.id, max_count, timeout_s > 0)
                 frame = channel.exchange_until(data, timeout_s, pack_call("consumer_cancel", self.id), self._is_ended)
                 if frame.operation == Operation.HANDED:
@@ -276,7 +279,7 @@ class SharedConsumer(Polled):
                 answer = unpack_answer(frame)
             except PeerGone:
                 self._drop_channel()
-                return []
+                return None
             except PeerSilent as error:
                 self._drop_channel()
                 raise self._member.busy() from error
@@ -289,7 +292,7 @@ class SharedConsumer(Polled):
                 raise
             if answer is None:
                 self._drop_channel()
-                return []
+                return None
             return self._taken(*answer)
 
     def _take_ahead(self, max_count: int) -> list[StoredMessage]:
