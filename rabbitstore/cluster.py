@@ -23,11 +23,11 @@ CLASSIC = "classic"
 
 
 class QueueCopy(NamedTuple):
-    """A copy of a queue in a folder; `term` and `index` are those of its last entry, of a stream its epoch and offset."""
+    """A copy of a queue in a folder, with term and index of its last entry; of a stream epoch and offset."""
 
     folder: str
-    term: int
-    index: int
+    last_term: int
+    last_index: int
 
 
 class ClusterQueue(NamedTuple):
@@ -47,7 +47,7 @@ class ClusterQueue(NamedTuple):
     @property
     def agreed(self) -> int | None:
         """Return the last index that a majority of the members has; None without a majority, and for a classic queue."""
-        indexes = sorted((copy.index for copy in self.copies), reverse=True)
+        indexes = sorted((copy.last_index for copy in self.copies), reverse=True)
         return indexes[self.members // 2] if self.has_majority and self.type != CLASSIC else None
 
     @property
@@ -55,8 +55,8 @@ class ClusterQueue(NamedTuple):
         """Return how many of the last entries only the newest copy has; None for a classic queue."""
         if self.type == CLASSIC:
             return None
-        others = [copy.index for copy in self.copies[1:]]
-        return self.copies[0].index - max(others, default=-1)
+        others = [copy.last_index for copy in self.copies[1:]]
+        return self.copies[0].last_index - max(others, default=-1)
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that the tool prints."""
@@ -95,7 +95,7 @@ def cluster_queues(paths: Sequence[str], vhost: str | None = None, disk: Disk = 
 
 
 def _sorted(copies: list[QueueCopy]) -> list[QueueCopy]:
-    return sorted(copies, key=lambda copy: (copy.term, copy.index), reverse=True)
+    return sorted(copies, key=lambda copy: (copy.last_term, copy.last_index), reverse=True)
 
 
 def _end_of_log(queue: QuorumQueue) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial, reduce
+from functools import partial
 from os import fsencode
 from typing import Any
 
@@ -479,7 +479,10 @@ def _of_coordination(term: Any) -> Any:
     if isinstance(term, dict):
         return {key: _of_coordination(value) for key, value in term.items()}
     if isinstance(term, str):
-        return type(term)(reduce(lambda text, pair: re.sub(*pair, text), _COORDINATION_NAMES, str(term)))
+        text = str(term)
+        for pattern, name in _COORDINATION_NAMES:
+            text = re.sub(pattern, name, text)
+        return type(term)(text)
     return term
 
 

@@ -41,7 +41,7 @@ def test_the_help_shows_examples(name: str) -> None:
 
 
 def test_every_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They run in order, in a folder with a store, a virtual host, a node, a letter and a broker's file."""
+    """They run in order, in a folder with a store, a virtual host, a node, a cluster, a letter and a broker's file."""
     monkeypatch.chdir(tmp_path)
     with MessageStore.open("orders-store", config=StoreConfig.small().but(broker_version="5.4.0")) as store:
         for number in range(20):
@@ -53,6 +53,7 @@ def test_every_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         for number in range(10):
             rabbit.publish("mail", b"letter %d" % number)
     unpack(DATA / "definitions" / "3.10.8.tar.xz", tmp_path)
+    unpack(DATA / "rabbitmq43-cluster.tar.xz", tmp_path)
     Path("letter.txt").write_text("a letter")
     Path("broker.conf").write_text("mappedFileSizeCommitLog=67108864\n")
     for name, lines in EXAMPLES.items():

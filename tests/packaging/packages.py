@@ -71,7 +71,7 @@ PUBLIC_MODULES: dict[str, str] = {
         sidecar store_settings swap timers.check timers.layout timers.pending timers.wheel write.admission write.durations
     """,
     "rabbitstore": """
-        folder format format.index_versions format.layout format.message format.properties node_folder quorum
+        cluster folder format format.index_versions format.layout format.message format.properties node_folder quorum
         quorum.check read read.columns read.intact_segment_cy read.json_cy read.metadata read.queue_folder
         read.unsupported repair.check repair.classic repair.node_recover staging stream stream.check
     """,

@@ -53,11 +53,11 @@ def test_each_queue_has_its_newest_copy(folders: Folders) -> None:
     a, b, c = folders("abc")
     for one in replicated.values():
         assert ([copy.folder for copy in one.copies], one.members, one.has_majority) == ([a, b, c], 3, True)
-        assert one.alone == 0 and one.agreed == one.copies[0].index
+        assert one.alone == 0 and one.agreed == one.copies[0].last_index
     left = {one.queue: one for one in cluster_queues([c, a])}
     assert {left[name].copies[0].folder for name in QUORUM + STREAMS} == {a}
     assert {left[name].alone for name in STREAMS} == {30} and all(left[name].has_majority for name in QUORUM)
-    assert all(left[name].agreed == left[name].copies[1].index for name in QUORUM + STREAMS)
+    assert all(left[name].agreed == left[name].copies[1].last_index for name in QUORUM + STREAMS)
     assert [(one.queue, one.copies[0].folder) for one in every if one.type == "classic"] == [("c.a", a), ("c.b", b), ("c.c", c)]
 
 

@@ -57,7 +57,7 @@ def _ends(queue: ClusterQueue) -> list[Any]:
     if queue.type == CLASSIC:
         return ["", "", "all of it" if len(queue.copies) == 1 else ""]
     return [
-        queue.copies[0].index,
+        queue.copies[0].last_index,
         "unknown" if queue.agreed is None else queue.agreed,
         f"{queue.alone} entries" if queue.alone else "nothing",
     ]

@@ -16,7 +16,7 @@ from ..output import emit_block, print_line, show_messages
     "dump orders-store --limit 20",
     "dump orders-store --json --topic orders --tag paid --begin 2020-01-01",
     "dump vhost --queue mail --from-offset 3 --to-offset 5",
-    "dump rabbit@a rabbit@b rabbit@c",
+    "dump a@localhost c@localhost",
     rocketmq_only=(*ROCKETMQ_FILTERS, "decode"),
 )
 @click.argument("others", metavar="[DIR]...", nargs=-1, type=click.Path())

@@ -10,7 +10,7 @@ from ..output import show
 
 
 @store_command(
-    "info", "info orders-store", "info vhost", "info orders-store --config broker.conf", "info rabbit@a rabbit@b rabbit@c"
+    "info", "info orders-store", "info vhost", "info orders-store --config broker.conf", "info a@localhost c@localhost"
 )
 @click.argument("others", metavar="[DIR]...", nargs=-1, type=click.Path())
 @JSON

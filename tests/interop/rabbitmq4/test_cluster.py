@@ -28,6 +28,7 @@ LIFE_S = 4.0
 PROGRAMS = 12
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(900),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # connections to a killed server
 ]
 
