@@ -19,9 +19,10 @@ from messagestore import MessageStore, StoreConfig
 from rocketlink import BrokerServer
 
 from .folders import JAVA_NAMES
-from .jvm import Jvm, prepare_or_skip, why_not
+from .jvm import VERSION, Jvm, prepare_or_skip, why_not
 from .real_broker import CLUSTER, NAME, client, free_ports
 
+CLIENT_VERSION = os.environ.get("BROKERSTORE_CLIENT", VERSION)  # of the Java clients
 LIVE = int(os.environ.get("BROKERSTORE_LIVE", "3000"))
 REPLICATED = int(os.environ.get("BROKERSTORE_REPLICATED", "20000"))
 KILLS = int(os.environ.get("BROKERSTORE_KILLS", "2"))
@@ -104,7 +105,7 @@ class Served:
 
     def __init__(self, folder: Path) -> None:
         """Start the server and one JVM of clients."""
-        prepare_or_skip()
+        prepare_or_skip(VERSION, CLIENT_VERSION)
         self._scratch = folder
         self.folder = folder / "store"
         self.store = MessageStore.open(self.folder, "a", CONFIG)
@@ -114,7 +115,7 @@ class Served:
 
     def another(self) -> Jvm:
         """Start another JVM of clients."""
-        jvm = client(f"127.0.0.1:{self.server.names_port}", self.server.address, self._scratch)
+        jvm = client(f"127.0.0.1:{self.server.names_port}", self.server.address, self._scratch, version=CLIENT_VERSION)
         self._jvms.append(jvm)
         jvm.answer()
         return jvm
