@@ -233,7 +233,7 @@ def opening(*settings: tuple[int, int]) -> bytes:
 def head(stream: int, method: str, *more: tuple[str, str]) -> bytes:
     """Return the headers of a request; none is compressed."""
     pairs = (
-        (":method", "POST"), (":scheme", "http"), (":path", f"/{NAME}/{method}"), (":authority", "a"),
+        (":method", "POST"), (":scheme", "http"), (":path", f"/{NAME}/{method}"), (":authority", "a"), ("te", "trailers"),
         ("content-type", "application/grpc"), *CLIENT, *more,
     )  # fmt: skip
     packed = b"".join(b"\0" + bytes([len(name)]) + name.encode() + bytes([len(text)]) + text.encode() for name, text in pairs)
