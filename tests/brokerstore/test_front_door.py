@@ -151,6 +151,15 @@ def test_an_export_to_parquet_loads_no_pandas(fixture_store: Any, tmp_path: Path
     assert "pandas" not in loaded
 
 
+def test_an_open_and_served_store_loads_no_numpy(tmp_path: Path) -> None:
+    """It takes 80 ms and 11 MiB, of which a server for small machines has 60."""
+    code = "from messagestore import MessageStore; from rocketlink import BrokerServer\n"
+    code += f"with MessageStore.open({str(tmp_path / 's')!r}) as store, BrokerServer(store): store.put('T', b'1')"
+    loaded = imported(code)
+    assert "rocketlink.server.broker" in loaded
+    assert "numpy" not in loaded
+
+
 def imported(code: str) -> set[str]:
     """Return the modules that a fresh process has imported after running some code.
 

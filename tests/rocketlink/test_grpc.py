@@ -220,7 +220,7 @@ def test_message_that_is_renewed_comes_again_after_a_restart(tmp_path: Path, mon
     after.close()
 
 
-def test_message_whose_answer_is_lost_is_not_renewed(served: GrpcServed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_message_of_a_lost_answer_is_not_renewed(served: GrpcServed, monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes again, although the client that has asked for it is there."""
     monkeypatch.setattr(leases, "RENEW_S", 2.0)
     monkeypatch.setattr(limits, "WRITE_S", 0.5)

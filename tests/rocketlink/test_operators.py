@@ -253,8 +253,8 @@ def test_the_retry_topic_of_a_known_group_has_a_route(served: Served) -> None:
 
 def test_replicas_are_listed_with_how_far_they_are(served: Served, tmp_path: Path) -> None:
     """One that has all of the log is in sync."""
-    asked = served.client.invoke(codes.GET_BROKER_HA_STATUS)
-    assert json.loads(asked.body)["haConnectionInfo"] == []
+    answer = served.client.invoke(codes.GET_BROKER_HA_STATUS)
+    assert json.loads(answer.body)["haConnectionInfo"] == []
     end = served.store.log_end
     with Replica("127.0.0.1", served.server.port, tmp_path / "replica", config=served.store.config):
         until(lambda: [one.reported for one in served.server._ha.slaves] == [end])

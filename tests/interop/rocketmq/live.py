@@ -19,9 +19,10 @@ from messagestore import MessageStore, StoreConfig
 from rocketlink import BrokerServer
 
 from .folders import JAVA_NAMES
-from .jvm import Jvm, prepare_or_skip, why_not
+from .jvm import VERSION, Jvm, prepare_or_skip, why_not
 from .real_broker import CLUSTER, NAME, client, free_ports
 
+CLIENT_VERSION = os.environ.get("BROKERSTORE_CLIENT", VERSION)  # of the Java clients
 LIVE = int(os.environ.get("BROKERSTORE_LIVE", "3000"))
 REPLICATED = int(os.environ.get("BROKERSTORE_REPLICATED", "20000"))
 KILLS = int(os.environ.get("BROKERSTORE_KILLS", "2"))
@@ -102,10 +103,10 @@ with MessageStore.open(folder, "a", CONFIG) as store, HaMaster(store, port=port)
 class Served:
     """A store that a server of this process offers to real clients."""
 
-    def __init__(self, folder: Path, config: StoreConfig = CONFIG, **jvm: Any) -> None:
-        """Start the server and one JVM of clients, of a `version` if that is given."""
-        prepare_or_skip()
-        self._scratch, self._jvm = folder, jvm
+    def __init__(self, folder: Path, config: StoreConfig = CONFIG, *, version: str = CLIENT_VERSION) -> None:
+        """Start the server and one JVM of clients of a version."""
+        prepare_or_skip(VERSION, version)
+        self._scratch, self._version = folder, version
         self.folder = folder / "store"
         self.store = MessageStore.open(self.folder, "a", config)
         self.server = BrokerServer(self.store, names_port=0, name=NAME, cluster=CLUSTER)
@@ -114,7 +115,7 @@ class Served:
 
     def another(self) -> Jvm:
         """Start another JVM of clients."""
-        jvm = client(f"127.0.0.1:{self.server.names_port}", self.server.address, self._scratch, **self._jvm)
+        jvm = client(f"127.0.0.1:{self.server.names_port}", self.server.address, self._scratch, version=self._version)
         self._jvms.append(jvm)
         jvm.answer()
         return jvm

@@ -1,0 +1,158 @@
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.client.utils.MessageUtil;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/** What clients of RocketMQ 4 do, against one server: each scenario prints a line with what arrived. */
+public class OldClient {
+    static String names;
+    static int count;
+
+    public static void main(String[] arguments) throws Exception {
+        names = arguments[0];
+        count = Integer.parseInt(arguments[1]);
+        DefaultMQProducer producer = new DefaultMQProducer("producers");
+        producer.setNamesrvAddr(names);
+        producer.start();
+        List<Message> batch = new ArrayList<>();
+        for (int number = 0; number < count; number++) {
+            Message message = new Message("old", number % 2 == 0 ? "even" : "odd", text(number));
+            if (number % 3 == 0) {
+                producer.send(message);
+            } else if (number % 3 == 1) {
+                producer.sendOneway(message);
+            } else {
+                batch.add(message);
+            }
+            producer.send(new Message("old-order", text(number)), (queues, one, key) -> queues.get((int) key % 2), number);
+        }
+        producer.send(batch);
+        print("push", push("old", "push", "*", false));
+        print("tag", push("old", "tag", "even", false));
+        print("order", push("old-order", "order", "*", true));
+        print("pull", pull());
+        transact();
+        print("transaction", push("old-sums", "sums", "*", false));
+        System.out.println("reply " + request(producer));
+        producer.shutdown();
+        System.exit(0);
+    }
+
+    static byte[] text(int number) {
+        return Integer.toString(number).getBytes(StandardCharsets.UTF_8);
+    }
+
+    static void print(String name, List<String> bodies) {
+        System.out.println(name + " " + String.join(",", bodies));
+    }
+
+    static DefaultMQPushConsumer consumer(String group, String topic, String tags) throws Exception {
+        DefaultMQPushConsumer found = new DefaultMQPushConsumer(group);
+        found.setNamesrvAddr(names);
+        found.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        found.subscribe(topic, tags);
+        return found;
+    }
+
+    /** Consume until nothing has come for some seconds. */
+    static List<String> push(String topic, String group, String tags, boolean isOrderly) throws Exception {
+        List<String> bodies = Collections.synchronizedList(new ArrayList<>());
+        DefaultMQPushConsumer found = consumer(group, topic, tags);
+        if (isOrderly) {
+            found.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+                messages.forEach(one -> bodies.add(one.getQueueId() + ":" + new String(one.getBody())));
+                return ConsumeOrderlyStatus.SUCCESS;
+            });
+        } else {
+            found.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                messages.forEach(one -> bodies.add(new String(one.getBody())));
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+        }
+        found.start();
+        for (int seen = -1, idle = 0; idle < 10 || seen <= 0 && idle < 120; ) {
+            Thread.sleep(500);
+            idle = bodies.size() == seen ? idle + 1 : 0;
+            seen = bodies.size();
+        }
+        found.shutdown();
+        return bodies;
+    }
+
+    static List<String> pull() throws Exception {
+        DefaultLitePullConsumer found = new DefaultLitePullConsumer("pull");
+        found.setNamesrvAddr(names);
+        found.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        found.subscribe("old", "*");
+        found.start();
+        List<String> bodies = new ArrayList<>();
+        for (int idle = 0; bodies.size() < count && idle < 60; ) {
+            List<MessageExt> messages = found.poll(1000);
+            idle = messages.isEmpty() ? idle + 1 : 0;
+            messages.forEach(one -> bodies.add(new String(one.getBody())));
+        }
+        found.shutdown();
+        return bodies;
+    }
+
+    /** Commit a third at once, roll a third back, and commit a third when the server asks. */
+    static void transact() throws Exception {
+        TransactionMQProducer producer = new TransactionMQProducer("deciders");
+        producer.setNamesrvAddr(names);
+        producer.setTransactionListener(new TransactionListener() {
+            public LocalTransactionState executeLocalTransaction(Message message, Object number) {
+                int rest = (int) number % 3;
+                return rest == 0 ? LocalTransactionState.COMMIT_MESSAGE
+                    : rest == 1 ? LocalTransactionState.ROLLBACK_MESSAGE : LocalTransactionState.UNKNOW;
+            }
+
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                return LocalTransactionState.COMMIT_MESSAGE;
+            }
+        });
+        producer.start();
+        for (int number = 0; number < count; number++) {
+            producer.sendMessageInTransaction(new Message("old-sums", text(number)), number);
+        }
+        Thread.sleep(70_000);
+        producer.shutdown();
+    }
+
+    static String request(DefaultMQProducer producer) throws Exception {
+        DefaultMQProducer answering = new DefaultMQProducer("answering");
+        answering.setNamesrvAddr(names);
+        answering.start();
+        producer.send(new Message("old-questions", "first".getBytes()));  // creates the topic
+        DefaultMQPushConsumer found = consumer("answerers", "old-questions", "ask");
+        found.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            for (MessageExt one : messages) {
+                try {
+                    answering.send(MessageUtil.createReplyMessage(one, ("re: " + new String(one.getBody())).getBytes()));
+                } catch (Exception error) {
+                    throw new IllegalStateException(error);
+                }
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        found.start();
+        Thread.sleep(3000);
+        Message reply = producer.request(new Message("old-questions", "ask", "hello".getBytes()), 60_000);
+        found.shutdown();
+        answering.shutdown();
+        return new String(reply.getBody());
+    }
+}
