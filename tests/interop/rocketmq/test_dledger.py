@@ -171,6 +171,7 @@ def damaged_and_recovered(killed: Killed, number: int, root: Path) -> tuple[Path
     return store, f"{kind.__name__} {number}"
 
 
+@pytest.mark.timeout(3600)
 def test_the_store_of_the_version_delivers_what_is_left_of_damaged_folders(killed: Killed, tmp_path: Path) -> None:
     """After our recovery of one damage, the broker's store elects itself and delivers the bytes that the reader has."""
     jvm = RealStores(tmp_path / "stderr", main="Stores", version=killed.version, heap="1g")
