@@ -155,7 +155,9 @@ def test_tail_follows_a_broker_that_runs(killed: Killed, tmp_path: Path) -> None
         broker.kill()
     found = [json.loads(line) for line in printed.read_bytes().splitlines()]
     assert [one["physical_offset"] for one in found] == sorted(row[2] for row in delivered)
-    assert sorted([one["queue_id"], one["queue_offset"], one["physical_offset"]] for one in found) == [row[:3] for row in delivered]
+    assert sorted([one["queue_id"], one["queue_offset"], one["physical_offset"]] for one in found) == [
+        row[:3] for row in delivered
+    ]
     assert errors.read_bytes() == b""
 
 
@@ -183,7 +185,7 @@ def test_the_store_of_the_version_delivers_what_is_left_of_damaged_folders(kille
             ]
             kept = [sorted(ours(store)) for store, _ in made]
             opened = [jvm.open(store, **settings()) for store, _ in made]
-            for real, (store, name), expected in zip(opened, made, kept, strict=True):
+            for real, (_, name), expected in zip(opened, made, kept, strict=True):
                 found: list[Any] = []
 
                 def is_all(real: RealStore = real, found: list[Any] = found, count: int = len(expected)) -> bool:
@@ -195,6 +197,8 @@ def test_the_store_of_the_version_delivers_what_is_left_of_damaged_folders(kille
             jvm.close(opened)
             for store, _ in made:
                 shutil.rmtree(store)
-            print(f"{killed.version}: {len(made)} damaged folders, {min(map(len, kept))} to {max(map(len, kept))} messages left")
+            print(
+                f"{killed.version}: {len(made)} damaged folders, {min(map(len, kept))} to {max(map(len, kept))} messages left"
+            )
     finally:
         jvm.end()

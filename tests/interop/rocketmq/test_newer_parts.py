@@ -1,4 +1,4 @@
-"""Folders of a 5.5.1 broker with POP consumers, compacted topics or a controller: verified, copied, and continued by a broker."""
+"""Folders of a 5.5.1 broker with POP consumers, compacted topics or a controller: verified, copied, continued by a broker."""
 
 from __future__ import annotations
 
