@@ -14,8 +14,7 @@ from commitlog import StoredMessage
 from commitlog.walk import COMPACTED_LOGS, LogFiles, Piece
 from consumequeue import BatchUnit
 from consumequeue.layout import BATCH_UNIT, BATCH_UNIT_SIZE
-from storageio import Disk, Kind, read_head
-from storageio.swap import keep_copy
+from storageio import Disk, Kind, keep_copy, read_head
 from storebytes.finding import Finding, note
 from storebytes.java_hash import java_hash_code
 
