@@ -1,13 +1,13 @@
 """Read the compacted topics of a broker (`docs/formats/rocketmq-compaction.md`).
 
 A topic with `cleanup.policy=COMPACTION` has, beside its ordinary records and queues, a log and a queue of its own for each
-queue id. The broker removes older messages of a key from them, and its consumers read nothing else. Nothing here writes.
+queue id. The broker removes older messages of a key from them, and its consumers read nothing else. Nothing here changes them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -15,13 +15,15 @@ from commitlog import StoredMessage
 from commitlog.walk import COMPACTED_LOGS, LogFiles, Piece
 from consumequeue import BatchUnit
 from consumequeue.layout import BATCH_UNIT, BATCH_UNIT_SIZE
-from storageio import Disk, Kind, read_head
+from storageio import Disk, Kind, keep_copy, read_head
 from storebytes.finding import Finding, note
 from storebytes.java_hash import java_hash_code
 
+from .broker.config.config_files import ConfigFile
 from .folder_contents import COMPACTION, NOT_READ, is_folder
 
 QUEUES = "compactionCq"
+POSITIONS, OFFSETS = "position-checkpoint", "queueOffsetMap"
 UNFINISHED = ("compacting", "replicating")  # folders of a compaction, or of a copy from the master, that was interrupted
 UNITS_SIZE_MAX = 64 << 20  # of one file; the default of a broker is 10 MiB
 UNIT, RECORD, ORDER, MISSING = "compaction_unit", "compaction_record", "compaction_order", "missing_file"
@@ -59,6 +61,24 @@ def compacted_queues(disk: Disk, root: str) -> list[CompactedQueue]:
                 locations = (os.path.join(folder, topic, queue_id) for folder in (logs, queues))
                 found.append(CompactedQueue(topic, int(queue_id), *locations))
     return sorted(found)
+
+
+def copy_compacted(disk: Disk, root: str, new: str, topics: Collection[str]) -> None:
+    """Copy what consumers get of some topics into the store `new`, where messages have the same queue offsets.
+
+    It may have messages whose records have left the log.  The broker goes on behind the queue offsets in the checkpoint.
+    """
+    for queue in compacted_queues(disk, root):
+        for folder in (queue.log_folder, queue.unit_folder) if queue.topic in topics else ():
+            for entry in disk.list(folder) if is_folder(disk, folder) else ():
+                if entry.kind is Kind.FILE:
+                    path = os.path.join(folder, entry.name)
+                    keep_copy(disk, path, os.path.join(new, os.path.relpath(path, root)))
+    offsets = ConfigFile(disk, os.path.join(root, COMPACTION, POSITIONS)).load().document.get(OFFSETS)
+    named = offsets.items() if isinstance(offsets, dict) else ()
+    kept = {name: offset for name, offset in named if name.rpartition("_")[0] in topics}
+    if kept:
+        ConfigFile(disk, os.path.join(new, COMPACTION, POSITIONS)).save({OFFSETS: kept})
 
 
 def _folders(disk: Disk, path: str) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from messagestore.timers.layout import TIMER_TOPIC
 from storageio import REAL_DISK
 from tests.archives import unpack
 from tests.brokerstore.tool import run
+from tests.processes import running
+from tests.storageio.test_lock_probe import HOLDER
 from tests.stores import small_config
 
 YEARS = Path(__file__).parents[1] / "data" / "years"
@@ -52,6 +56,41 @@ def test_a_store_with_queues_in_rocksdb_is_copied_with_its_progress(
             assert (after.get(key) or []) == (before.get(key) or [])
     with MessageStore.open(new, "r+") as store:
         assert store.put(Message("MixPlain", b"x", queue_id=0)).queue_offset > 0
+
+
+def test_compacted_files_are_copied_with_their_topic(fixture_store: Any, tmp_path: Path) -> None:
+    """Consumers get these files alone, which may have messages whose records have left the log."""
+    old = fixture_store("broker-compaction").store
+    for options, is_copied in ((["--all"], True), (["--topic", "Compacted"], True), (["--topic", "Plain"], False)):
+        new = tmp_path / options[-1]
+        assert run("copy", old, "--to", new, *options).code == 0
+        for name in ("compactionLog/Compacted/0", "compactionCq/Compacted/0"):
+            files = {path.name: path.read_bytes() for path in (old / "compaction" / name).iterdir() if path.is_file()}
+            found = {path.name: path.read_bytes() for path in (new / "compaction" / name).glob("*")}
+            assert files and found == (files if is_copied else {})
+        position = new / "compaction" / "position-checkpoint"
+        before = json.loads((old / "compaction" / "position-checkpoint").read_text())["queueOffsetMap"]
+        assert not position.exists() if not is_copied else json.loads(position.read_text())["queueOffsetMap"] == before
+        assert run("verify", new).code == 0
+
+
+def test_compacted_files_of_a_running_broker_are_reported_as_not_copied(fixture_store: Any, tmp_path: Path) -> None:
+    """It replaces them at any time; on the copy, a broker makes them again from the log."""
+    old, new = fixture_store("broker-compaction", own=True).store, tmp_path / "new"
+    with running([sys.executable, "-c", HOLDER, old / "lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker:
+        assert broker.stdout is not None and broker.stdout.readline() == b"held\n"
+        ran = run("copy", old, "--to", new, "--all")
+        assert (ran.code, "not copied: compacted files" in ran.talk) == (0, True)
+    assert not (new / "compaction" / "compactionLog").exists()
+
+
+def test_the_copied_timer_log_has_the_size_that_the_broker_is_configured_with(tmp_path: Path) -> None:
+    """A broker does not start on timer log files of another size."""
+    unpack(YEARS / "rocket551.tar.xz", tmp_path)
+    old = tmp_path / "rocket551" / "store"
+    assert run("copy", old, "--to", tmp_path / "new", "--all").code == 0
+    sizes = [{path.stat().st_size for path in (store / "timerlog").iterdir()} for store in (old, tmp_path / "new")]
+    assert sizes == [{52_000}, {52_000}]
 
 
 def test_tables_of_consumers_are_copied_with_all(fixture_store: Any, tmp_path: Path) -> None:

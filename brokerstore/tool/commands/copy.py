@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from storageio import InvalidMessage, PutRejected
+from storageio import REAL_DISK, InvalidMessage, PutRejected
 
 from ..options import JSON, POSITIVE, QUIET, TEXT, store_command
 from ..output import Answer, count_text, print_line, progress, show
@@ -49,6 +49,7 @@ def copy(
         raise click.UsageError("give --topic NAME, which may be repeated, or --all")
     from brokerstore.identify import FolderKind
     from brokerstore.write_target import check_write_target
+    from messagestore.compaction import compacted_queues
 
     backend.require_index_layout(has_rocksdb=True)
     check_write_target(new, FolderKind.ROCKETMQ)
@@ -62,6 +63,8 @@ def copy(
             done = store.copy_topics(new, None if every else chosen, config, progress=advance)
     if backend.facts.contents.has_rocksdb(POP_STATE):
         print_line(f"brokerstore: not copied: {POP_STATE}; what consumers in POP mode have in hand is only there")
+    if backend.is_in_use and compacted_queues(REAL_DISK, backend.facts.path):
+        print_line("brokerstore: not copied: compacted files, which a broker replaces; it makes them again from the copied log")
     facts = {"topics": done.topics, "messages": done.messages, "groups": done.groups} | incomplete
     topics_text, groups_text = count_text(len(done.topics), "topic"), count_text(len(done.groups), "group")
     text = f"Copied {count_text(done.messages, 'message')} of {topics_text} and the offsets of {groups_text} to {new}"

@@ -19,6 +19,7 @@ from commitlog.topic_names import HALF_TOPIC, SCHEDULE_TOPIC, is_virtual_topic
 from commitlog.walk import LogFiles
 from storageio import InvalidMessage, PutRejected
 
+from ...compaction import copy_compacted
 from ...derive.kinds import is_dispatched
 from ...folder_contents import queues_databases
 from ...property_names import TRANSACTION_GROUP
@@ -26,6 +27,7 @@ from ...rocksdb.database import open_database
 from ...rocksdb.queues import last_ends
 from ...timers.layout import TIMER_TOPIC
 from ...timers.rebuild_timers import rebuild_timers
+from ...timers.timer_log import TimerLog
 from ...timers.undelivered import WaitingTimers
 from ..config.config_files import ConfigFile, Document
 from ..config.consumer_offsets import JOINT
@@ -102,8 +104,10 @@ def copy_topics(
         if progress is not None:
             progress(1)
     target.settle()
-    _copy_progress(target, requested, progress_before, records)
+    _copy_progress(source, target, requested, progress_before, records)
     _copy_tables(source, target, requested)
+    if not is_used_by_broker(source):
+        copy_compacted(source.disk, source.paths.root, target.paths.root, requested)
     return Copied(count, requested, _copy_groups(source, target, requested, progress_before, every=topics is None))
 
 
@@ -184,7 +188,14 @@ class _CopiedRecords:
         return {timer.queue_offset for timer in self._timers.timers()} if self._timers is not None else set()
 
 
-def _copy_progress(target: StoreParts, topics: list[str], progress: _Progress, records: _CopiedRecords) -> None:
+def is_used_by_broker(source: StoreParts) -> bool:
+    """Return whether another process has the store, which may be a broker that replaces compacted files at any time."""
+    return not source.writable and source.disk.is_locked(os.path.join(source.paths.root, "lock"))
+
+
+def _copy_progress(
+    source: StoreParts, target: StoreParts, topics: list[str], progress: _Progress, records: _CopiedRecords
+) -> None:  # fmt: skip
     """Copy how far delayed messages and timers are delivered, so that whoever opens the copy delivers none again.
 
     Deliveries of delayed messages that the file of the source does not count are found in the copied log, those of timers in
@@ -201,7 +212,9 @@ def _copy_progress(target: StoreParts, topics: list[str], progress: _Progress, r
     if TIMER_TOPIC in topics and queue is not None:
         target.log.flush()
         files = LogFiles(target.disk, LogPaths.parse(target.disk, target.paths.commit_log).folders)
-        rebuild_timers(target.disk, target.paths, files, queue, keeps=False, waiting=records.waiting_timers())
+        size = target.config.mapped_file_size_timer_log or TimerLog(source.disk, source.paths.root).file_size_bytes
+        waiting = records.waiting_timers()
+        rebuild_timers(target.disk, target.paths, files, queue, keeps=False, log_file_size=size, waiting=waiting)
 
 
 def _copy_tables(source: StoreParts, target: StoreParts, topics: list[str]) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-import random
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,15 +11,13 @@ from typing import Any
 import pytest
 
 from commitlog import Message
-from commitlog.walk import LogFiles
-from messagestore import MessageStore, StoreConfig
+from messagestore import MessageStore
 from messagestore.broker_versions import BROKER_VERSIONS, BY_NAME, BrokerVersion
 from messagestore.checkpoint import read_checkpoint
 from messagestore.repair.rebuild_store import rebuild_store
 from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_store
 from storageio import REAL_DISK
-from tests.archives import unpack
 from tests.faults.test_unknown_formats import records
 from tests.stores import problem_kinds
 
