@@ -8,6 +8,7 @@ import pytest
 
 from indexfile import IndexFiles
 from storageio import REAL_DISK
+from tests.stores import index_record
 
 SLOTS, ITEMS = 10, 20
 RECORD = 100
@@ -21,7 +22,7 @@ def build(folder: Path, records: int) -> IndexFiles:
 def put_all(files: IndexFiles, records: int) -> IndexFiles:
     """Index all records; those before the end of the index are skipped."""
     for number in range(records):
-        files.build("T", f"u{number}", f"k{number}", number * RECORD, 1_000_000 + number * 1000)
+        index_record(files, "T", f"u{number}", f"k{number}", number * RECORD, 1_000_000 + number * 1000)
     return files
 
 

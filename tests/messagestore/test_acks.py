@@ -281,10 +281,10 @@ def test_rows_equal_those_of_a_plain_model_after_any_change(monkeypatch: pytest.
                 handed[key] = handed.get(key, set()) - {offset}
                 taken.get(key, {}).pop(offset, None)
             elif step < 0.85:
-                taken = {chance.randrange(30), chance.randrange(30)}
-                acks.add_handed(key, taken)
+                more = {chance.randrange(30), chance.randrange(30)}
+                acks.add_handed(key, more)
                 offsets.setdefault(key, 0)
-                handed[key] = handed.get(key, set()) | {one for one in taken if one >= offsets[key]}
+                handed[key] = handed.get(key, set()) | {one for one in more if one >= offsets[key]}
             elif step < 0.95:
                 offset = chance.randrange(30)
                 acks.give_back(key, [offset])

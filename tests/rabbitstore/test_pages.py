@@ -60,8 +60,10 @@ def test_every_kind_of_damage_of_the_other_queues_is_on_its_page(package):
     """The pages of streams and quorum queues list the kinds that the code reports, and no others."""
     name = {"stream": "streams", "quorum": "quorum"}[package]
     listed = set(re.findall(r"^\| `(\w+)`(?: \(note\))? \|", _damage(name), re.MULTILINE))
-    sources = "".join(path.read_text() for path in (Path(check.__file__).parents[1] / package).glob("*.py"))
-    prefixes = "applied|bad|torn|lost|missing|wal|index|undeclared|unreadable|unregistered"
+    inside = Path(check.__file__).parents[1]
+    files = [*(inside / package).glob("*.py"), *([inside / "declared.py"] if package == "quorum" else [])]
+    sources = "".join(path.read_text() for path in files)
+    prefixes = "applied|bad|torn|lost|missing|wal|index|undeclared|unfinished|unreadable|unregistered"
     words = set(re.findall(rf'"((?:{prefixes})_[a-z_]+)"', sources))
     assert listed == words
     assert all(f'"{kind}"' in sources for kind in listed)

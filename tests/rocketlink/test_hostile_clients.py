@@ -31,7 +31,9 @@ from rocketlink.remoting.frames import Command, encode
 from rocketlink.server.connections import Connection
 from tests.helpers import until
 from tests.rocketlink.test_many_clients import memory_bytes
-from tests.rocketlink.test_server import CONFIG
+from tests.rocketlink.test_server import CONFIG, Served, served
+
+__all__ = ["served"]
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(3600)]
 FRAMES = int(os.environ.get("BROKERSTORE_FRAMES", "5000"))
@@ -122,3 +124,20 @@ def test_hostile_clients_do_not_affect_the_store_or_other_clients(tmp_path: Path
 
 if __name__ == "__main__":
     harass(*map(int, sys.argv[1:]))
+
+
+def test_waiting_pulls_of_a_client_that_does_not_read_take_no_memory(served: Served) -> None:
+    """A thousand of them wait for the same message of a megabyte."""
+    served.store.put(Message("T", b"0", queue_id=0))
+    fields = {
+        "consumerGroup": "g", "topic": "T", "queueId": "0", "queueOffset": "1", "sysFlag": "6", "subscription": "*",
+        "suspendTimeoutMillis": "20000",
+    }  # fmt: skip
+    waiting = served.server._requests._pulling._waiting
+    with socket.create_connection(("127.0.0.1", served.server.port)) as slow:
+        slow.sendall(encode(Command(11, fields, bytes(100), 1)) * 1000)
+        until(lambda: len(waiting.get(("T", 0), [])) == 1000)
+        served.store.put(Message("T", bytes(1 << 19), queue_id=0))
+        until(lambda: not waiting)
+        buffered = sum(one._transport.get_write_buffer_size() for one in served.server._connections.all)  # type: ignore[union-attr]
+        assert buffered < 12 << 20

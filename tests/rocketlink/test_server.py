@@ -574,23 +574,6 @@ def test_a_client_that_does_not_read_is_throttled_without_affecting_others(serve
         assert buffered < 12 << 20
 
 
-def test_waiting_pulls_of_a_client_that_does_not_read_take_no_memory(served: Served) -> None:
-    """A thousand of them wait for the same message of a megabyte."""
-    served.store.put(Message("T", b"0", queue_id=0))
-    fields = {
-        "consumerGroup": "g", "topic": "T", "queueId": "0", "queueOffset": "1", "sysFlag": "6", "subscription": "*",
-        "suspendTimeoutMillis": "20000",
-    }  # fmt: skip
-    waiting = served.server._requests._pulling._waiting
-    with socket.create_connection(("127.0.0.1", served.server.port)) as slow:
-        slow.sendall(encode(Command(11, fields, bytes(100), 1)) * 1000)
-        until(lambda: len(waiting.get(("T", 0), [])) == 1000)
-        served.store.put(Message("T", bytes(1 << 19), queue_id=0))
-        until(lambda: not waiting)
-        buffered = sum(one._transport.get_write_buffer_size() for one in served.server._connections.all)  # type: ignore[union-attr]
-        assert buffered < 12 << 20
-
-
 def test_a_closed_server_leaves_the_store_open(tmp_path: Path) -> None:
     """No connection, port or thread stays; it can be served again on the same port."""
     with MessageStore.open(tmp_path / "s", "a", CONFIG) as store:
