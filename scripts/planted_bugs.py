@@ -93,7 +93,7 @@ BUGS = [
     Bug("new log file's name not synced", "commitlog/mapped_file_queue.py", "            self._disk.sync_folder(folder)\n", "", "tests/commitlog/test_mapped_files.py " + LAB),
     Bug("RabbitMQ record without end mark believed", "rabbitstore/format/rdq_scan_cy.py", "        if source[at + total - 1] == END_MARK:\n", "        if True:\n", "tests/rabbitstore/test_damage.py"),
     Bug("RabbitMQ journal not synced", "rabbitstore/engine/queue_index_cy.py", "                self._open_journal().sync()\n", "                pass\n", RABBIT_LAB),
-    Bug("RabbitMQ segment not synced", "rabbitstore/engine/queue_index_cy.py", "            file.write(offset, data)\n            file.sync()\n", "            file.write(offset, data)\n", RABBIT_LAB),
+    Bug("RabbitMQ segment not synced", "rabbitstore/engine/queue_index_base_cy.py", "            file.write(offset, data)\n            file.sync()\n", "            file.write(offset, data)\n", RABBIT_LAB),
     Bug("RabbitMQ messages not synced", "rabbitstore/engine/msg_store_cy.py", "                        file.sync()\n", "                        pass\n", RABBIT_LAB),
     Bug("RabbitMQ entry before its message", "rabbitstore/engine/queue_index_cy.py", "            self.before_flush()\n", "            pass\n", "tests/lab/test_regressions.py -k before_its_message"),
     Bug("RabbitMQ torn number believed", "rabbitstore/format/journal.py", " or is_torn_head(data, at, JOURNAL_HEAD.size)", "", "tests/rabbitstore/test_torn.py"),

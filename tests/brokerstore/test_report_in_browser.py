@@ -63,9 +63,10 @@ def show(browser: Any, page: Path, width: int, scheme: str) -> None:
 
 
 def requests(browser: Any) -> list[str]:
-    """Return the addresses of all requests since the last call."""
+    """Return the addresses of all requests since the last call; `chrome:` is what the browser has in itself."""
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    return [one["params"]["request"]["url"] for one in messages if one["method"] == "Network.requestWillBeSent"]
+    sent = [one["params"]["request"]["url"] for one in messages if one["method"] == "Network.requestWillBeSent"]
+    return [url for url in sent if not url.startswith("chrome:")]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -30,7 +31,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a store of three topics with several queues, in whose first queue a group has read."""
     path = tmp_path_factory.mktemp("kafka") / "store"
     chance = random.Random(4)
-    with MessageStore.open(path, config=SMALL) as made:
+    clock = itertools.count(1_750_000_000_000)  # the same millisecond would have no middle
+    with MessageStore.open(path, config=SMALL, clock=lambda: next(clock)) as made:
         for topic, queues in (("orders", 3), ("orders-eu", 2), ("mails", 1)):
             made.create_topic(topic, queues)
         for number in range(600):

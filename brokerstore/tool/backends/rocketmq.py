@@ -16,7 +16,7 @@ from brokerstore.identify import FolderKind
 from commitlog import DecodedId, StoredMessage, decode_message_id
 from commitlog.layout import FOREVER_MS
 from commitlog.walk import Blank, LogFiles, Piece
-from storageio import InvalidMessage, StoreCorrupt
+from storageio import REAL_DISK, InvalidMessage, StoreCorrupt
 from storebytes.finding import Finding
 
 from ..escapes import quote
@@ -162,15 +162,20 @@ class RocketmqBackend(RocketmqFolder):
         self, topic: str, key: str, times: tuple[int | None, int | None], max_count: int, *, is_tag: bool = False
     ) -> Iterator[StoredMessage]:  # fmt: skip
         """Return the messages, oldest first; an empty answer is explained on stderr."""
+        from messagestore.read.beside_writer import beside_writer
+
         self.require_index_layout(has_rocksdb=True)
         path = quote(self.target.path)
         if self.facts.kind is FolderKind.ROCKSDB or self.facts.keeps_no_index:
             return self.decoded(self._query_rocksdb(topic, key, times, max_count, is_tag=is_tag))
-        with self.open_store() as store:
-            store.engine.undispatched.is_reported = True  # no warning about queues: a query searches the log
-            found = (store.query_tag if is_tag else store.query)(topic, key, *times, max_count)
-            is_known = bool(found) or topic in store.topics()
-            unsearched = store.unsearched_bytes
+
+        def search() -> tuple[list[StoredMessage], bool, int]:
+            with self.open_store() as store:
+                store.engine.undispatched.is_reported = True  # no warning about queues: a query searches the log
+                found = (store.query_tag if is_tag else store.query)(topic, key, *times, max_count)
+                return found, bool(found) or topic in store.topics(), store.unsearched_bytes
+
+        found, is_known, unsearched = beside_writer(REAL_DISK, self.target.path, search)
         if unsearched:
             lacking = f"{unsearched} bytes of the log are not in the index and were not searched"
             print_line(f"brokerstore: incomplete: {lacking}; run: brokerstore rebuild {path} index --apply")
