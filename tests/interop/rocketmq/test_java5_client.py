@@ -48,6 +48,7 @@ def test_push_consumer_retries_and_gives_up(server: Server, start: Run) -> None:
     server.stop()
     with MessageStore.open(str(server.folder)) as store:
         store.engine.retries.groups.create("g", retry_max_times=1)
+        store.engine.retries.groups.persist()
     server.start()
     finish(start("send", "orders", 5))
     counts = Counter(bodies(finish(start("push", "orders", "g", 10_000, "3"))))
