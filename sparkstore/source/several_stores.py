@@ -55,7 +55,6 @@ class StoresStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._readers = {store.path: BrokerStreamReader(options, schema, store, stores) for store in stores}
         self._first = next(iter(self._readers.values()))
         self.shows_trace = self._first.shows_trace
-        self._fails_on_loss = self._first.fails_on_data_loss
 
     def initialOffset(self) -> Offset:  # noqa: N802  (Spark's name)
         """Return the start of a query without a checkpoint."""
@@ -79,7 +78,7 @@ class StoresStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"checkpoint: expected offsets of {STORES!r}, found {offset!r}; give this query a checkpoint of its own"
             )
         for path in found.keys() - self._readers.keys():
-            if self._fails_on_loss:
+            if self._first.fails_on_data_loss:
                 raise UnknownStore(f"{path}: the query has read this store, and its path does not name it any more")
             LOG.warning("%s: the query does not read this store any more", path)
         return {path: offset for path, offset in found.items() if path in self._readers}
