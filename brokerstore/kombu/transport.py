@@ -11,6 +11,7 @@ import os
 import threading
 import time
 import weakref
+from contextlib import suppress
 from queue import Empty
 from typing import Any, ClassVar, NamedTuple
 from uuid import uuid4
@@ -374,7 +375,16 @@ class Transport(TransportBase):  # type: ignore[misc]
             queue.close()
 
     def deliver_one(self) -> None:
-        """Deliver one message; raise `Empty` if no consumer can have one now."""
+        """Deliver one message; raise `Empty` if no consumer can have one now.
+
+        What was sent to every process comes before tasks: a revocation is sent ahead of the task that it names.
+        """
+        for channel in self.channels:
+            for name in channel.expected:
+                if isinstance(self.queue(name), TransientQueue):
+                    with suppress(Empty):
+                        channel._get_and_deliver(name, self._deliver)
+                        return
         self.cycle.get(self._deliver)
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:

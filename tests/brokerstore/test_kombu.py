@@ -247,6 +247,29 @@ def test_no_ack_and_purge(connection: Any) -> None:
     assert queue.qsize() == 0
 
 
+@pytest.mark.parametrize("joined", [("control", "tasks"), ("tasks", "control")])
+def test_what_every_process_gets_comes_before_later_tasks(
+    connection: Any, folder: Path, joined: tuple[str, ...]
+) -> None:
+    """A revocation is sent to every worker; the task that it names may follow right behind it."""
+    queues = {
+        "tasks": kombu.Queue("tasks", kombu.Exchange("direct", "direct"), "tasks"),
+        "control": kombu.Queue("control", kombu.Exchange("control", "fanout"), auto_delete=True),
+    }
+    found: list[str] = []
+    for name in joined:  # each has a channel of its own, as in Celery's worker
+        channel = connection.channel()
+        consumer = kombu.Consumer(channel, queues[name], on_message=lambda message: (found.append(message.payload), message.ack()))
+        consumer.consume()
+    with connect(folder) as other:
+        for turn in range(20):
+            publish(other, f"revoke {turn}", queues["control"].exchange)
+            publish(other, f"task {turn}", queues["tasks"].exchange, "tasks")
+            for _ in range(2):
+                connection.drain_events(timeout=5)
+    assert found == [f"{what} {turn}" for turn in range(20) for what in ("revoke", "task")]
+
+
 def test_bindings_are_repeated_before_retention_deletes_them(connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process repeats its own; the transient queues of a process that ended are forgotten."""
     exchange = kombu.Exchange("e", "fanout")
