@@ -248,9 +248,7 @@ def test_no_ack_and_purge(connection: Any) -> None:
 
 
 @pytest.mark.parametrize("joined", [("control", "tasks"), ("tasks", "control")])
-def test_what_every_process_gets_comes_before_later_tasks(
-    connection: Any, folder: Path, joined: tuple[str, ...]
-) -> None:
+def test_what_every_process_gets_comes_before_later_tasks(connection: Any, folder: Path, joined: tuple[str, ...]) -> None:
     """A revocation is sent to every worker; the task that it names may follow right behind it."""
     queues = {
         "tasks": kombu.Queue("tasks", kombu.Exchange("direct", "direct"), "tasks"),
@@ -259,7 +257,7 @@ def test_what_every_process_gets_comes_before_later_tasks(
     found: list[str] = []
     for name in joined:  # each has a channel of its own, as in Celery's worker
         channel = connection.channel()
-        consumer = kombu.Consumer(channel, queues[name], on_message=lambda message: (found.append(message.payload), message.ack()))
+        consumer = kombu.Consumer(channel, queues[name], on_message=lambda message: found.append(message.payload), no_ack=True)
         consumer.consume()
     with connect(folder) as other:
         for turn in range(20):
