@@ -505,3 +505,21 @@ def test_several_folders_have_a_first_page(store: Path, fixture_store: Any, tmp_
     assert "no such folder" in client.get("/1/").text
     assert client.get("/0/").status == 200
     assert Client(store).get("/").headers["location"] == "/0/"
+
+
+def test_the_overview_of_a_store_in_use_shows_rates_since_the_last_look(tmp_path: Path) -> None:
+    """The rate lies between the puts in the time around both looks, and in the time between them."""
+    with MessageStore.open(tmp_path / "s", config=SMALL) as store:
+        client = Client(tmp_path / "s")
+        store.put("Jobs", b"before")
+        around = time.monotonic()
+        assert "0 put/s" in client.get("/0/").text
+        between = time.monotonic()
+        for _ in range(2000):
+            store.put("Jobs", b"x")
+        between = time.monotonic() - between
+        page = unescape(client.get("/0/").text)
+        around = time.monotonic() - around
+        found = re.search(r"2001 messages, (\d+) put/s", page)
+        assert found is not None and 2000 / (around + 0.002) - 1 <= int(found[1]) <= 2000 / max(0.001, between - 0.002) + 1
+    assert "put/s" not in client.get("/0/").text, "the folder is not in use any more"
