@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 SECRET = "a secret"
@@ -52,6 +55,18 @@ class Server:
         self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """Make a certificate for `localhost` that signs itself; return its file and that of its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    folder.mkdir(exist_ok=True)
+    found, key = folder / "cert.pem", folder / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "2"]
+    command += ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", str(key), "-out", str(found)]
+    subprocess.run(command, check=True, capture_output=True)
+    return found, key
 
 
 def free_ports(count: int) -> list[int]:
