@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -182,8 +183,7 @@ class MessagingService:
             async for command in requests:
                 session.heard_s = time.monotonic()
                 if command.HasField("settings"):
-                    answer = self._settings(session, command.settings)
-                    outbox.push(lambda answer=answer: answer)
+                    outbox.push(partial(_same, self._settings(session, command.settings)))
         finally:
             commands.cancel()
             session.streams.remove(outbox)
@@ -200,6 +200,10 @@ class MessagingService:
     async def _push(outbox: Outbox, context: Any) -> None:
         async for command in outbox.commands():
             await context.write(command)
+
+
+def _same(command: Any) -> Any:
+    return command
 
 
 async def _unsupported(_session: GrpcClient, _request: Any) -> Any:

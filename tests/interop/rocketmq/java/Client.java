@@ -35,7 +35,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /** Real clients of one broker: Client NAME_SERVER BROKER BROKER_NAME.  Commands and answers are lines. */
 public class Client {
-    private static final int PAGE = 32, TIMEOUT_MS = 60_000, LOOK_MS = 500, PAUSE_MS = 5, ONE_WAY_AHEAD = 1000;
+    private static final int PAGE = 32, TIMEOUT_MS = 60_000, LOOK_MS = 500, PAUSE_MS = 5, ONE_WAY_AHEAD = 1000, REPLY_MS = 3000;
     private static final long FOR_EVER_MS = Long.MAX_VALUE;
     private static final SendResult STORED = new SendResult();  // of a one-way send, as far as the client knows
 
@@ -89,6 +89,7 @@ public class Client {
             case "transact": return transact(command);
             case "stream": return stream(command);
             case "flood": return flood(command);
+            case "ask": return ask(command);
             case "read": return read(command);
             case "subscribe": return subscribe(command);
             case "start_consumer": return consumers.start(command);
@@ -325,6 +326,25 @@ public class Client {
                 if (command.containsKey("batch")) producer.send(messages, queue, done);
                 else producer.send(messages.get(0), queue, done);
         }
+    }
+
+    /** Send "count" requests, numbered from "first", one after the other, each until its reply is there. */
+    private JSONObject ask(JSONObject command) throws Exception {
+        int end = command.getIntValue("first") + command.getIntValue("count"), failures = 0;
+        for (int number = command.getIntValue("first"); number < end; ) {
+            byte[] body = String.valueOf(number).getBytes();
+            String reply;
+            try {
+                reply = new String(producer.request(new Message(command.getString("topic"), "ask", body), REPLY_MS).getBody());
+            } catch (Exception error) {  // the broker may be gone, or the reply was lost with it
+                failures++;
+                Thread.sleep(PAUSE_MS);
+                continue;
+            }
+            if (!reply.equals("re: " + number)) throw new IllegalStateException(number + " is answered with " + reply);
+            number++;
+        }
+        return JSONObject.of("failures", failures);
     }
 
     // Consumers
