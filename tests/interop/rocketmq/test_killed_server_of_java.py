@@ -62,7 +62,7 @@ class Killed:
 
     def send(self, do: str = "flood", **how: Any) -> None:
         """Send all messages; kill the server in each part but the last."""
-        failures = 0
+        failures, last = 0, ""
         for part in range(KILLS + 1):
             before = processed(self.file)
             self.producers.tell(do, topic="T", first=part * PART, count=PART, queues=QUEUES, persistent=True, **how)
@@ -72,8 +72,10 @@ class Killed:
                 time.sleep(self._random.random() * LONGEST_WAIT_S)
                 self.server.kill()
                 self.server.start()
-            failures += self.producers.answer(PATIENCE_S)["failures"]
-        print(f"{COUNT} acknowledged, {failures} failures, {KILLS} kills")
+            answer = self.producers.answer(PATIENCE_S)
+            failures += answer["failures"]
+            last = answer.get("last") or last
+        print(f"{COUNT} acknowledged, {failures} failures, {KILLS} kills {last}")
 
     def end(self) -> None:
         """End the clients, and stop the server."""

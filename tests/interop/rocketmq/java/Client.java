@@ -6,8 +6,10 @@ import java.util.Base64;
 import java.util.List;
 import java.util.Set;
 import java.util.TreeSet;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.Semaphore;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
@@ -19,6 +21,7 @@ import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.RequestCallback;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
@@ -331,20 +334,27 @@ public class Client {
     /** Send "count" requests, numbered from "first", one after the other, each until its reply is there. */
     private JSONObject ask(JSONObject command) throws Exception {
         int end = command.getIntValue("first") + command.getIntValue("count"), failures = 0;
+        String last = "";
         for (int number = command.getIntValue("first"); number < end; ) {
             byte[] body = String.valueOf(number).getBytes();
             String reply;
             try {
-                reply = new String(producer.request(new Message(command.getString("topic"), "ask", body), REPLY_MS).getBody());
+                CompletableFuture<Message> answer = new CompletableFuture<>();  // 5.3.3's request without a callback does not wait
+                producer.request(new Message(command.getString("topic"), "ask", body), new RequestCallback() {
+                    @Override public void onSuccess(Message found) { answer.complete(found); }
+                    @Override public void onException(Throwable error) { answer.completeExceptionally(error); }
+                }, REPLY_MS);
+                reply = new String(answer.get(2 * REPLY_MS, TimeUnit.MILLISECONDS).getBody());
             } catch (Exception error) {  // the broker may be gone, or the reply was lost with it
                 failures++;
+                last = error.toString();
                 Thread.sleep(PAUSE_MS);
                 continue;
             }
             if (!reply.equals("re: " + number)) throw new IllegalStateException(number + " is answered with " + reply);
             number++;
         }
-        return JSONObject.of("failures", failures);
+        return JSONObject.of("failures", failures, "last", last);
     }
 
     // Consumers
