@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("rocketmq") is None, reason="the extra grpc is not installed"),
 ]
 QUEUES = 4
-PART = min(LIVE // 5, 10_000) // (KILLS + 1)
+PART = -(-min(LIVE // 5, 10_000) // (KILLS + 1))
 COUNT = PART * (KILLS + 1)
 PATIENCE_S = 300
 LONGEST_WAIT_S = 0.2  # from the begin of a part to the kill; in every other part from its first delivery

@@ -331,7 +331,7 @@ public class Client {
         }
     }
 
-    /** Send "count" requests, numbered from "first", one after the other, each until its reply is there. */
+    /** Send "count" requests, numbered from "first", one after the other, each until its reply is there; 5.3.3 ends a wait when the request is sent. */
     private JSONObject ask(JSONObject command) throws Exception {
         int end = command.getIntValue("first") + command.getIntValue("count"), failures = 0;
         String last = "";
@@ -339,9 +339,9 @@ public class Client {
             byte[] body = String.valueOf(number).getBytes();
             String reply;
             try {
-                CompletableFuture<Message> answer = new CompletableFuture<>();  // 5.3.3's request without a callback does not wait
+                CompletableFuture<Message> answer = new CompletableFuture<>();
                 producer.request(new Message(command.getString("topic"), "ask", body), new RequestCallback() {
-                    @Override public void onSuccess(Message found) { answer.complete(found); }
+                    @Override public void onSuccess(Message found) { if (found != null) answer.complete(found); }
                     @Override public void onException(Throwable error) { answer.completeExceptionally(error); }
                 }, REPLY_MS);
                 reply = new String(answer.get(2 * REPLY_MS, TimeUnit.MILLISECONDS).getBody());
