@@ -47,18 +47,18 @@ def test_a_producer_without_a_stream_hides_no_other(served: GrpcServed) -> None:
     assert bodies(served.receive(wait_s=20)) == [b"1"]
 
 
-def test_producers_are_asked_in_turn(served: GrpcServed) -> None:
-    """Of two, each gets one of two half messages."""
+def test_producers_get_checks_in_turn(served: GrpcServed) -> None:
+    """Two producers get one of two half messages each."""
     for number in (b"1", b"2"):
         served.send(message(body=number, message_type=d.TRANSACTION))
     with served.telemetry(producer_settings("T")) as first, served.telemetry(producer_settings("T"), OTHER) as second:
         first(), second()
         check(served)
-        asked = [one().recover_orphaned_transaction_command.message.body for one in (first, second)]
-    assert sorted(asked) == [b"1", b"2"]
+        found = [one().recover_orphaned_transaction_command.message.body for one in (first, second)]
+    assert sorted(found) == [b"1", b"2"]
 
 
-def test_a_client_is_asked_before_it_sends_its_settings_again(served: GrpcServed) -> None:
+def test_a_client_gets_checks_before_it_sends_its_settings_again(served: GrpcServed) -> None:
     """After a restart, Python's client has a stream, heartbeats and routes, but sends its settings only after minutes."""
     served.send(message(message_type=d.TRANSACTION))
     with served.telemetry(d.Settings(client_type=d.PRODUCER), OTHER) as next_command:
@@ -70,7 +70,7 @@ def test_a_client_is_asked_before_it_sends_its_settings_again(served: GrpcServed
     assert bodies(served.receive(wait_s=20)) == [b"1"]
 
 
-def test_a_consumer_is_never_asked(served: GrpcServed) -> None:
+def test_a_consumer_never_gets_a_check(served: GrpcServed) -> None:
     """It asks for routes as well."""
     served.send(message(message_type=d.TRANSACTION))
     served.call("Heartbeat", s.HeartbeatRequest(client_type=d.PUSH_CONSUMER), OTHER)

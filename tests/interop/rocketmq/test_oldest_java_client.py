@@ -1,4 +1,4 @@
-"""The unmodified Java client 3.2.6, of `com.alibaba.rocketmq`, on a served store: sends, pushes, retries, order, pulls, queries."""
+"""The Java client 3.2.6, `com.alibaba.rocketmq` on a served store: sends, pushes, retries, order, pulls, queries."""
 
 from __future__ import annotations
 
