@@ -335,12 +335,11 @@ class MessageStore(LookupMethods, Closing):
         """Ask `decide` about each undecided message, as a broker asks its producers, and return how many were asked about.
 
         True commits, False rolls back, None leaves the message undecided.  Messages younger than `older_than_ms`
-        (`transaction_timeout_ms` by default) are not asked about.
+        are not asked about; by default `transaction_timeout_ms`, or the seconds of the message's own property
+        CHECK_IMMUNITY_TIME_IN_SECONDS.
         """
         self._rules.must_write()
-        config = self._engine.config
-        age_ms = config.transaction_timeout_ms if older_than_ms is None else older_than_ms
-        return self._engine.transactions.check(decide, age_ms, config.transaction_check_max)
+        return self._engine.transactions.check(decide, older_than_ms, self._engine.config.transaction_check_max)
 
     # Copies
 

@@ -31,10 +31,10 @@ def overwrite(path: str | Path, at: int, data: bytes) -> None:
         file.write(data)
 
 
-def until(condition: Callable[[], Any], timeout_s: float = 20.0, what: str = "the condition") -> Any:
+def until(condition: Callable[[], Any], timeout_s: float = 20.0, what: str = "the condition", pause_s: float = 0.002) -> Any:
     """Return the first true result of a condition, or fail after a timeout."""
     end = time.monotonic() + timeout_s
     while not (found := condition()):
         assert time.monotonic() < end, f"waited {timeout_s} s in vain for {what}"
-        time.sleep(0.002)
+        time.sleep(pause_s)
     return found

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import shutil
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 SECRET = "a secret"
+LOWEST_PORT, HIGHEST_PORT = 15_000, 32_000  # below those that systems give to clients, also while a server is down
 
 
 class Server:
@@ -54,10 +59,32 @@ class Server:
         self.process.stdout.close()
 
 
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """Make a certificate for `localhost` that signs itself; return its file and that of its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    folder.mkdir(exist_ok=True)
+    found, key = folder / "cert.pem", folder / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "2"]
+    command += ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", str(key), "-out", str(found)]
+    subprocess.run(command, check=True, capture_output=True)
+    return found, key
+
+
 def free_ports(count: int) -> list[int]:
-    """Return ports that are free now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+    """Return free ports.  A broker also listens on its own port minus 2."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.SystemRandom().randrange(LOWEST_PORT, HIGHEST_PORT)
+        if all(_is_free(port - step) for step in (0, 2)) and not {port, port - 2, port + 2} & set(found):
+            found.append(port)
+    return found
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

@@ -13,7 +13,8 @@ from typing import Any, Self
 
 from messagestore import MessageStore
 from tests.interop.rocketmq.jvm import Jvm, why_not
-from tests.interop.rocketmq.real_broker import CLUSTER, NAME, RealBroker, client, free_ports
+from tests.interop.rocketmq.real_broker import CLUSTER, NAME, RealBroker, client
+from tests.serving import free_ports
 
 from .turns import Row, take_turns
 

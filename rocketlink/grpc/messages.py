@@ -21,10 +21,9 @@ KEYS, TAGS = "KEYS", "TAGS"
 MESSAGE_GROUP = "__SHARDINGKEY"
 BORN_HOST, BORN_TIME = "__BORNHOST", "BORN_TIMESTAMP"
 TRACE = "TRACE_CONTEXT"
-IMMUNITY_S = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 DEAD_TOPIC, DEAD_ID = "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID"
 RESERVED = {  # properties that are no user's
-    KEYS, TAGS, MESSAGE_GROUP, BORN_HOST, BORN_TIME, TRACE, IMMUNITY_S, DEAD_TOPIC, DEAD_ID, names.DELAY, *names.TIMERS,
+    KEYS, TAGS, MESSAGE_GROUP, BORN_HOST, BORN_TIME, TRACE, names.IMMUNITY_S, DEAD_TOPIC, DEAD_ID, names.DELAY, *names.TIMERS,
     names.REAL_TOPIC, names.REAL_QUEUE, names.WAIT, names.UNIQUE_KEY, names.IS_TRANSACTION, names.PRODUCER_GROUP,
     names.TRANSACTION_ID, names.CHECK_TIMES, names.FIRST_TOPIC, names.FIRST_ID, names.INNER_COUNT, names.INNER_BASE,
     names.MULTI_DISPATCH, names.MULTI_QUEUE_OFFSET, names.PRIORITY, names.DEDUP_ID, names.TTL_MS, names.EXPIRED_MS,
@@ -179,7 +178,7 @@ def properties_of(message: Any, topic: str) -> tuple[bytes, int]:
         flag = TRANSACTION_PREPARED
         pairs[names.IS_TRANSACTION] = "true"
         if system.HasField("orphaned_transaction_recovery_duration"):
-            pairs[IMMUNITY_S] = str(system.orphaned_transaction_recovery_duration.seconds)
+            pairs[names.IMMUNITY_S] = str(system.orphaned_transaction_recovery_duration.seconds)
     if system.HasField("delivery_timestamp"):
         pairs["TIMER_DELIVER_MS"] = str(duration_ms(system.delivery_timestamp))
     if system.HasField("priority") and (system.priority or system.message_type == d.PRIORITY):

@@ -35,6 +35,8 @@ CODES = {
 class Answers:
     """What a request of the remoting protocol is answered to: once, now or later."""
 
+    is_reachable = False
+
     def __init__(self, session: GrpcClient) -> None:
         """Create it for a request of a client."""
         self.host, self.language, self.version = session.host, session.language, session.version

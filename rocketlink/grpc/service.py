@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -17,7 +18,7 @@ from ..server.leases import Leases
 from ..server.requests import Requests
 from ..server.tables import Identity
 from .limits import Uploads
-from .messages import Declined, status
+from .messages import Declined, status, topic_of
 from .protocol import definition as d
 from .protocol import grpc
 from .protocol import service as s
@@ -139,8 +140,15 @@ class MessagingService:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the request has no message")
         return request
 
-    async def _route(self, _session: GrpcClient, request: Any) -> Any:
-        return self._routes.route(request)
+    async def _route(self, session: GrpcClient, request: Any) -> Any:
+        """Answer with the route; a client that sends heartbeats as a producer is one of the topic.
+
+        After a restart of the server, Python's client sends its settings only after minutes.
+        """
+        answer = self._routes.route(request)
+        if session.is_producer:
+            self.sessions.add_producer(session, topic_of(request.topic))
+        return answer
 
     async def _assignment(self, _session: GrpcClient, request: Any) -> Any:
         return self._routes.assignment(request)
@@ -149,6 +157,7 @@ class MessagingService:
         """Note that a client is there; it may come before the settings."""
         if request.client_type == d.CLIENT_TYPE_UNSPECIFIED:
             raise Declined(d.UNRECOGNIZED_CLIENT_TYPE, "the heartbeat names no type of client")
+        session.is_producer = request.client_type == d.PRODUCER
         return s.HeartbeatResponse(status=status())
 
     async def _leave(self, session: GrpcClient, _request: Any) -> Any:
@@ -174,7 +183,7 @@ class MessagingService:
             async for command in requests:
                 session.heard_s = time.monotonic()
                 if command.HasField("settings"):
-                    outbox.push(self._settings(session, command.settings))
+                    outbox.push(partial(_same, self._settings(session, command.settings)))
         finally:
             commands.cancel()
             session.streams.remove(outbox)
@@ -191,6 +200,10 @@ class MessagingService:
     async def _push(outbox: Outbox, context: Any) -> None:
         async for command in outbox.commands():
             await context.write(command)
+
+
+def _same(command: Any) -> Any:
+    return command
 
 
 async def _unsupported(_session: GrpcClient, _request: Any) -> Any:

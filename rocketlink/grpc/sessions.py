@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from messagestore import MessageStore
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .routes import Routes
 
 CLIENTS_MAX = 4096
-UNSENT_MAX = 1024  # commands that wait for one client; the next one is dropped, and transactions are asked about again
+UNSENT_MAX = 1 << 14  # commands that wait for one client; then the oldest are dropped, and transactions asked about again
 SILENT_S = 40.0  # a client without a telemetry stream that sent nothing for this time is gone; heartbeats come every 10 s
 TOPICS_MAX = 10_000  # of one client
 BATCH = 32
@@ -37,11 +37,11 @@ class Outbox:
 
     def __init__(self) -> None:
         """Create it without commands."""
-        self._unsent: deque[Any] = deque(maxlen=UNSENT_MAX)
+        self._unsent: deque[Callable[[], Any]] = deque(maxlen=UNSENT_MAX)
         self._is_filled = asyncio.Event()
 
-    def push(self, command: Any) -> None:
-        """Send a command as soon as the stream takes it."""
+    def push(self, command: Callable[[], Any]) -> None:
+        """Make a command and send it as soon as the stream takes it: those that wait have no bodies in memory."""
         self._unsent.append(command)
         self._is_filled.set()
 
@@ -51,7 +51,9 @@ class Outbox:
             await self._is_filled.wait()
             self._is_filled.clear()
             while self._unsent:
-                yield self._unsent.popleft()
+                command = self._unsent.popleft()()
+                if command is not None:
+                    yield command
 
 
 class GrpcClient:
@@ -65,30 +67,39 @@ class GrpcClient:
         self.streams: list[Outbox] = []
         self.heard_s = time.monotonic()
         self.settings: Any = None
+        self.is_producer = False  # according to its heartbeats
         self.group = ""
         self._store = store
 
     @property
     def is_present(self) -> bool:
         """Whether the client still works with what it has in hand."""
-        return bool(self.streams) or time.monotonic() - self.heard_s < SILENT_S
+        return self.is_reachable or time.monotonic() - self.heard_s < SILENT_S
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether it has a telemetry stream."""
+        return bool(self.streams)
 
     def send(self, command: Command) -> None:
         """Drop an answer: those of requests are awaited where they are made."""
 
     def notify(self, code: int, fields: dict[str, str], body: bytes = b"") -> None:
         """Ask about a transaction; other news of the remoting protocol have no place in this one."""
-        if code != CHECK_TRANSACTION_STATE or not self.streams:
-            return
-        physical_offset, half_offset = number(fields, "commitLogOffset"), number(fields, "tranStateTableOffset")
+        if code == CHECK_TRANSACTION_STATE and self.streams:
+            physical_offset, half_offset = number(fields, "commitLogOffset"), number(fields, "tranStateTableOffset")
+            self.streams[-1].push(lambda: self._check(physical_offset, half_offset))
+
+    def _check(self, physical_offset: int, half_offset: int) -> Any:
+        """Return the command that asks about a half message; None if it is gone."""
         half = self._store.message_at(physical_offset)
-        if half is not None:
-            topic = half.properties.get("REAL_TOPIC", "")
-            message = delivered(half, self._store.config.max_message_size, topic, 1)
-            command = s.TelemetryCommand(status=status())
-            command.recover_orphaned_transaction_command.message.CopyFrom(message)
-            command.recover_orphaned_transaction_command.transaction_id = f"{physical_offset}:{half_offset}"
-            self.streams[-1].push(command)
+        if half is None:
+            return None
+        message = delivered(half, self._store.config.max_message_size, half.properties.get("REAL_TOPIC", ""), 1)
+        command = s.TelemetryCommand(status=status())
+        command.recover_orphaned_transaction_command.message.CopyFrom(message)
+        command.recover_orphaned_transaction_command.transaction_id = f"{physical_offset}:{half_offset}"
+        return command
 
 
 class GrpcClients:

@@ -13,7 +13,8 @@ from ..errors import OtherProtocol, WrongFrame
 FRAME_SIZE_MAX = 16_777_216  # bytes after the length
 OTHER_PROTOCOLS = {  # by the bytes that a client begins with; read as a length, each is above the limit
     b"PRI ": "gRPC; start the server with --grpc HOST:PORT, and give the client that address",
-    b"GET ": "HTTP", b"POST": "HTTP", b"\x16\x03\x01": "TLS; turn it off in the client (tls.enable)",
+    b"GET ": "HTTP", b"POST": "HTTP",
+    b"\x16\x03\x01": "TLS; start the server with --tls-cert and --tls-key, or turn it off in the client (tls.enable)",
 }  # fmt: skip
 HEADER_SIZE_MAX = 1 << 20  # bytes; properties of a message, escaped, take a part of it
 JSON_ENCODING, BINARY_ENCODING = 0, 1

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import ssl
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ PROGRESS_WAIT_S = 0.5
 START_TIMEOUT_S = 10.0
 SECOND_PORT_STEP = 2
 ACCEPT_TURNS_MAX = 100
+HANDSHAKE_S = 10.0
 
 
 class BrokerServer(Closing):
@@ -46,11 +48,13 @@ class BrokerServer(Closing):
         self, store: MessageStore, host: str = "127.0.0.1", port: int = 0, *, names_port: int | None = None,
         access_key: str | None = None, secret: str | None = None, name: str = NAME, cluster: str = CLUSTER,
         grpc_port: int | None = None, grpc_host: str | None = None, grpc_tls: tuple[bytes, bytes] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:  # fmt: skip
         """Serve a store that is open for writing; port 0 takes a free one.
 
         With `access_key` and `secret` each request needs RocketMQ's signature.  `grpc_host` is `host` by default; `grpc_tls`
-        has a certificate chain and its key, both PEM.  Raises `InvalidSetting` for an address that other machines can reach
+        has a certificate chain and its key, both PEM.  `tls` lets the other ports speak TLS alone; what replicas read stays as
+        it is.  Raises `InvalidSetting` for an address that other machines can reach
         without a key, `DiskError` for a port that is taken, and `MissingExtra` for gRPC without the extra `grpc`.
         """
         engine = store.engine
@@ -60,6 +64,7 @@ class BrokerServer(Closing):
                 raise InvalidSetting(f"host {one!r} can be reached from other machines: give access_key and secret")
         self._store = store
         self._host = host
+        self._tls = tls
         self._connections = Connections()
         self._loop = asyncio.new_event_loop()
         self._is_closing = asyncio.Event()
@@ -140,7 +145,14 @@ class BrokerServer(Closing):
     def _listen(self, port: int) -> asyncio.Server:
         try:
             return self._loop.run_until_complete(
-                self._loop.create_server(lambda: Connection(self._connections), self._host, port, start_serving=False)
+                self._loop.create_server(
+                    lambda: Connection(self._connections),
+                    self._host,
+                    port,
+                    start_serving=False,
+                    ssl=self._tls,
+                    ssl_handshake_timeout=HANDSHAKE_S if self._tls is not None else None,
+                )
             )
         except OSError as error:
             raise disk_error("listen", f"{self._host}:{port}", error) from error

@@ -41,6 +41,7 @@ class Clients:
         """Create it without clients."""
         self.groups: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[str, Peer]] = {}
+        self._turn = 0  # of the producers of a group that are asked about transactions
         self._locks: dict[tuple[str, str, int], tuple[str, float]] = {}  # (group, topic, queue id) -> (client, locked at)
 
     def heartbeat(self, connection: Connection, request: Command) -> list[str]:
@@ -105,6 +106,12 @@ class Clients:
     def producer(self, client: str) -> Peer | None:
         """Return the connection of a client that sends messages; None if it is not connected."""
         return next((found[client] for found in self.producers.values() if client in found), None)
+
+    def next_producer(self, group: str) -> Peer | None:
+        """Return a member of a producer group that can be asked about a transaction, each in turn; None without any."""
+        reachable = [found for found in self.producers.get(group, {}).values() if found.is_reachable]
+        self._turn += 1
+        return reachable[self._turn % len(reachable)] if reachable else None
 
     def member_ids(self, name: str) -> list[str]:
         """Return the sorted ids of a group's clients."""

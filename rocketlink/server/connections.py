@@ -35,6 +35,10 @@ class Peer(Protocol):
     language: str
     version: int
 
+    @property
+    def is_reachable(self) -> bool:
+        """Whether the server can send it requests now."""
+
     def send(self, command: Command) -> None:
         """Send an answer or a request; a client that is gone gets none."""
 
@@ -148,6 +152,11 @@ class Connection(asyncio.Protocol):
         self._pump()
         if self._transport is not None and not self.is_paused and not self._is_ended:
             self._transport.resume_reading()
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether it is connected and reads what it gets."""
+        return not self._is_ended and not self.is_paused
 
     def send(self, command: Command) -> None:
         """Send an answer or a request; a client that is gone gets none."""

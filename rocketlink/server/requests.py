@@ -104,8 +104,8 @@ class Requests:
 
     def check_producer(self, half: HalfMessage) -> None:
         """Send the half message to one producer of its group, which answers with the end of its transaction."""
-        producers = self.clients.producers.get(half.producer_group)
-        if not producers:
+        producer = self.clients.next_producer(half.producer_group)
+        if producer is None:
             return
         record = self._engine.log.select(half.message.physical_offset, half.message.size)
         if record is None:
@@ -115,7 +115,7 @@ class Requests:
             "msgId": half.transaction_id, "transactionId": half.transaction_id, "offsetMsgId": half.message.message_id,
         }  # fmt: skip
         body = renamed(bytes(record), half.message, half.topic, half.queue_id)
-        next(iter(producers.values())).notify(codes.CHECK_TRANSACTION_STATE, fields, body)
+        producer.notify(codes.CHECK_TRANSACTION_STATE, fields, body)
 
     def _heartbeat(self, connection: Connection, request: Command) -> Command:
         """Register a client; each group in clustering mode gets its retry topic."""

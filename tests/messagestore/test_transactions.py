@@ -223,6 +223,23 @@ def test_check_covers_old_half_messages_and_puts_undecided_ones_again(world: Any
         assert undecided(store) == []
 
 
+@pytest.mark.parametrize(
+    ("chosen", "checked_after_ms"), [("20", 20_000), ("1", 1000), ("0", 0), ("-1", 6000), ("x", 6000), ("", 6000)]
+)
+def test_producer_chooses_the_age_before_the_first_check(
+    world: Any, tmp_path: Path, chosen: str, checked_after_ms: int
+) -> None:
+    """As with a broker, CHECK_IMMUNITY_TIME_IN_SECONDS replaces `transaction_timeout_ms`, unless it is -1 or no number."""
+    clock = Clock()
+    with open_small(world, tmp_path / "s", clock=clock) as store:
+        half(world, store, 1, properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": chosen} if chosen else None)
+        if checked_after_ms:
+            clock.now_ms += checked_after_ms - 1
+            assert store.check_transactions(lambda _half: True) == 0
+            clock.now_ms += 1
+        assert store.check_transactions(lambda _half: True) == 1
+
+
 def test_half_message_is_given_up_after_the_maximum_of_checks(world: Any, tmp_path: Path) -> None:
     """After 15 checks it goes to TRANS_CHECK_MAX_TIME_TOPIC, as in the broker."""
     clock = Clock()

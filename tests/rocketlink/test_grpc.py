@@ -7,7 +7,6 @@ import hashlib
 import hmac
 import shutil
 import socket
-import subprocess
 import time
 import zlib
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from storageio import DiskError, InvalidSetting
 from tests.helpers import until
 from tests.rocketlink import grpc_client as client
 from tests.rocketlink.grpc_client import GrpcServed, bodies, contents, d, grpc, limits, message, named, s, sessions
+from tests.serving import certificate
 
 from fuzz import grpc_requests as fuzzed  # isort: skip  # it needs the extra, too
 
@@ -533,15 +533,10 @@ def test_other_machines_need_a_key(served: GrpcServed) -> None:
 
 def test_tls_port_answers_with_its_certificate(tmp_path: Path) -> None:
     """The client checks it."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
-    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "2"]
-    command += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(command, check=True, capture_output=True)
-    served = GrpcServed(tmp_path / "s", grpc_tls=(certificate.read_bytes(), key.read_bytes()))
+    cert, key = certificate(tmp_path)
+    served = GrpcServed(tmp_path / "s", grpc_tls=(cert.read_bytes(), key.read_bytes()))
     served.channel.close()
-    credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
+    credentials = grpc.ssl_channel_credentials(cert.read_bytes())
     served.channel = grpc.secure_channel(f"localhost:{served.server.grpc_port}", credentials)
     assert served.send(message()).status.code == d.OK
     served.close()

@@ -20,6 +20,7 @@ from commitlog.topic_names import HALF_TOPIC, OP_TOPIC
 from ...folder_contents import queues_databases
 from ...property_names import (
     CHECK_TIMES,
+    IMMUNITY_S,
     PRODUCER_GROUP,
     REAL_QUEUE,
     REAL_TOPIC,
@@ -77,6 +78,11 @@ class HalfMessage(NamedTuple):
     def check_times(self) -> int:
         """Return how often the producer was asked about the message."""
         return self._number(CHECK_TIMES, 0) if self.checks is None else self.checks
+
+    def age_before_check_ms(self, default: int) -> int:
+        """Return the age from which the producer is asked: the producer's own choice, else `default`."""
+        seconds = self._number(IMMUNITY_S, -1)
+        return default if seconds < 0 else seconds * 1000
 
     def _number(self, name: str, default: int) -> int:
         text = self.message.all_properties.get(name, "")

@@ -267,8 +267,11 @@ class Transactions:
                 found.append(HalfMessage(offset, message))
         return found
 
-    def check(self, decide: Decide, older_than_ms: int, times_max: int) -> int:
+    def check(self, decide: Decide, older_than_ms: int | None, times_max: int) -> int:
         """Call `decide` for each undecided half message and return how many were asked about.
+
+        A half message that is younger than `older_than_ms` waits for a later check; with None, one that is younger than its
+        producer or `transaction_timeout_ms` says.
 
         True commits the message, False rolls it back, None leaves it open. A message that stays open is put again with its
         check count increased. After `times_max` checks it goes to TRANS_CHECK_MAX_TIME_TOPIC. A message that no topic accepts
@@ -277,7 +280,10 @@ class Transactions:
         with self._guard:
             self._finish_sent()
         checked = 0
-        for half in self.undecided(older_than_ms):
+        now_ms, default_ms = self._parts.now_ms(), self._parts.config.transaction_timeout_ms
+        for half in self.undecided(older_than_ms or 0):
+            if older_than_ms is None and now_ms - half.message.born_timestamp_ms < half.age_before_check_ms(default_ms):
+                continue
             is_over = half.check_times >= times_max or not half.is_dispatched_to
             answer = None if is_over else decide(half)
             checked += 1

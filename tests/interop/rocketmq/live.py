@@ -17,10 +17,11 @@ import pytest
 
 from messagestore import MessageStore, StoreConfig
 from rocketlink import BrokerServer
+from tests.serving import free_ports
 
 from .folders import JAVA_NAMES
 from .jvm import VERSION, Jvm, prepare_or_skip, why_not
-from .real_broker import CLUSTER, NAME, client, free_ports
+from .real_broker import CLUSTER, NAME, client
 
 CLIENT_VERSION = os.environ.get("BROKERSTORE_CLIENT", VERSION)  # of the Java clients
 LIVE = int(os.environ.get("BROKERSTORE_LIVE", "3000"))

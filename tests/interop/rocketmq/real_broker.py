@@ -6,19 +6,18 @@ start and five to stop cleanly; SIGKILL ends it immediately.
 
 from __future__ import annotations
 
-import random
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.serving import free_ports
+
 from .jvm import VERSION, Jvm
 
 NAME = "interop-a"
 CLUSTER = "interop"
-LOWEST_PORT, HIGHEST_PORT = 15_000, 32_000  # below the ports that systems give to clients
 PATIENT_MS = 60_000
 POLL_S = 0.1
 BROKER_HEAP, CLIENT_HEAP = "384m", "256m"
@@ -37,16 +36,6 @@ CALM = {
 }
 
 
-def free_ports(count: int) -> list[int]:
-    """Return free ports.  A broker also listens on its own port minus 2."""
-    found: list[int] = []
-    while len(found) < count:
-        port = random.SystemRandom().randrange(LOWEST_PORT, HIGHEST_PORT)
-        if all(_is_free(port - step) for step in (0, 2)) and not {port, port - 2, port + 2} & set(found):
-            found.append(port)
-    return found
-
-
 def until(is_so: Callable[[], bool], what: str, patience_s: float = PATIENT_MS / 1000) -> None:
     """Wait until a condition holds."""
     end = time.monotonic() + patience_s
@@ -55,18 +44,9 @@ def until(is_so: Callable[[], bool], what: str, patience_s: float = PATIENT_MS /
         time.sleep(POLL_S)
 
 
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
-def client(names: str, broker: str, scratch: Path, **jvm: Any) -> Jvm:
+def client(names: str, broker: str, scratch: Path, *, broker_name: str = NAME, **jvm: Any) -> Jvm:
     """Start a JVM of clients; its first answer comes when it is ready."""
-    return Jvm("Client", [names, broker, NAME], scratch / "client.stderr", **({"heap": CLIENT_HEAP} | jvm))
+    return Jvm("Client", [names, broker, broker_name], scratch / "client.stderr", **({"heap": CLIENT_HEAP} | jvm))
 
 
 class RealBroker:

@@ -23,10 +23,11 @@ from tests.brokerstore.tool import run
 from tests.dledger import data_files, entries
 from tests.faults.test_dledger_damage import KINDS
 from tests.helpers import overwrite
+from tests.serving import free_ports
 
 from .folders import SIZES
 from .jvm import VERSION, prepare_or_skip, why_not
-from .real_broker import NAME, RealBroker, free_ports, until
+from .real_broker import NAME, RealBroker, until
 from .real_store import RealStore, RealStores
 
 pytestmark = [

@@ -11,11 +11,12 @@ import pytest
 
 from storageio import UnsupportedFormat
 from tests.brokerstore.tool import run
+from tests.serving import free_ports
 
 from .jvm import Jvm, prepare_or_skip, why_not
 from .live import deliveries
 from .programs import OURS
-from .real_broker import RealBroker, free_ports, until
+from .real_broker import RealBroker, until
 
 pytestmark = [
     pytest.mark.slow,

@@ -65,15 +65,16 @@ def programs(program: list[str], server: Server, home: Path) -> Iterator[Run]:
     def run(scenario: str, *arguments: object, key: str = "") -> subprocess.Popen[str]:
         command = [*program, scenario, key + server.address, *map(str, arguments)]
         environment = {**os.environ, "HOME": str(home)}  # clients write their logs there
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, env=environment)
         begun.append(process)
         return process
 
     yield run
     for process in begun:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+        with process:  # closes its pipes
+            if process.poll() is None:
+                process.kill()
 
 
 @pytest.fixture

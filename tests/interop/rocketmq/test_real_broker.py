@@ -23,11 +23,12 @@ from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_store
 from messagestore.write import retention
 from tests.helpers import bodies
+from tests.serving import free_ports
 
 from .answers import from_java, our_messages, our_queues, questions
 from .folders import JAVA_NAMES, LONG_TOPIC, START_MS, Ticking, write_mixed
 from .jvm import prepare_or_skip, why_not
-from .real_broker import RealBroker, free_ports, until
+from .real_broker import RealBroker, until
 
 pytestmark = [
     pytest.mark.slow,

@@ -6,8 +6,10 @@ import java.util.Base64;
 import java.util.List;
 import java.util.Set;
 import java.util.TreeSet;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.Semaphore;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
@@ -19,6 +21,7 @@ import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.RequestCallback;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
@@ -35,7 +38,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /** Real clients of one broker: Client NAME_SERVER BROKER BROKER_NAME.  Commands and answers are lines. */
 public class Client {
-    private static final int PAGE = 32, TIMEOUT_MS = 60_000, LOOK_MS = 500, PAUSE_MS = 5, ONE_WAY_AHEAD = 1000;
+    private static final int PAGE = 32, TIMEOUT_MS = 60_000, LOOK_MS = 500, PAUSE_MS = 5, ONE_WAY_AHEAD = 1000, REPLY_MS = 3000;
     private static final long FOR_EVER_MS = Long.MAX_VALUE;
     private static final SendResult STORED = new SendResult();  // of a one-way send, as far as the client knows
 
@@ -89,6 +92,7 @@ public class Client {
             case "transact": return transact(command);
             case "stream": return stream(command);
             case "flood": return flood(command);
+            case "ask": return ask(command);
             case "read": return read(command);
             case "subscribe": return subscribe(command);
             case "start_consumer": return consumers.start(command);
@@ -325,6 +329,32 @@ public class Client {
                 if (command.containsKey("batch")) producer.send(messages, queue, done);
                 else producer.send(messages.get(0), queue, done);
         }
+    }
+
+    /** Send "count" requests, numbered from "first", one after the other, each until its reply is there; 5.3.3 ends a wait when the request is sent. */
+    private JSONObject ask(JSONObject command) throws Exception {
+        int end = command.getIntValue("first") + command.getIntValue("count"), failures = 0;
+        String last = "";
+        for (int number = command.getIntValue("first"); number < end; ) {
+            byte[] body = String.valueOf(number).getBytes();
+            String reply;
+            try {
+                CompletableFuture<Message> answer = new CompletableFuture<>();
+                producer.request(new Message(command.getString("topic"), "ask", body), new RequestCallback() {
+                    @Override public void onSuccess(Message found) { if (found != null) answer.complete(found); }
+                    @Override public void onException(Throwable error) { answer.completeExceptionally(error); }
+                }, REPLY_MS);
+                reply = new String(answer.get(2 * REPLY_MS, TimeUnit.MILLISECONDS).getBody());
+            } catch (Exception error) {  // the broker may be gone, or the reply was lost with it
+                failures++;
+                last = error.toString();
+                Thread.sleep(PAUSE_MS);
+                continue;
+            }
+            if (!reply.equals("re: " + number)) throw new IllegalStateException(number + " is answered with " + reply);
+            number++;
+        }
+        return JSONObject.of("failures", failures, "last", last);
     }
 
     // Consumers

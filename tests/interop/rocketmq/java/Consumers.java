@@ -11,6 +11,8 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
@@ -26,6 +28,7 @@ class Consumers {
 
     private final String names;
     private final Map<String, DefaultMQPushConsumer> running = new HashMap<>();
+    private DefaultMQProducer answering;
 
     Consumers(String names) { this.names = names; }
 
@@ -33,6 +36,7 @@ class Consumers {
     JSONObject start(JSONObject command) throws Exception {
         String name = command.getString("name");
         int failures = command.getIntValue("failures");
+        boolean isAnswering = command.getBooleanValue("answers");
         int retryLevel = command.containsKey("retry_level") ? command.getIntValue("retry_level") : SHORTEST_DELAY;
         FileOutputStream file = new FileOutputStream(command.getString("file"), true);
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(command.getString("group"));
@@ -56,10 +60,16 @@ class Consumers {
         } else {
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
                 record(file, name, messages);
+                if (isAnswering && !answer(messages)) return ConsumeConcurrentlyStatus.RECONSUME_LATER;
                 if (messages.get(0).getReconsumeTimes() >= failures) return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
                 context.setDelayLevelWhenNextConsume(retryLevel);
                 return ConsumeConcurrentlyStatus.RECONSUME_LATER;
             });
+        }
+        if (isAnswering && answering == null) {
+            answering = new DefaultMQProducer("answering");
+            answering.setNamesrvAddr(names);
+            answering.start();
         }
         consumer.start();
         running.put(name, consumer);
@@ -70,6 +80,18 @@ class Consumers {
     JSONObject stop(JSONObject command) {
         running.remove(command.getString("name")).shutdown();
         return new JSONObject();
+    }
+
+    /** Send the reply to each request; return whether all were taken. */
+    private boolean answer(List<MessageExt> requests) {
+        try {
+            for (MessageExt one : requests) {
+                answering.send(MessageUtil.createReplyMessage(one, ("re: " + new String(one.getBody())).getBytes()));
+            }
+            return true;
+        } catch (Exception error) {  // the broker may be gone, or the client waits no longer
+            return false;
+        }
     }
 
     private static void record(FileOutputStream file, String name, List<MessageExt> messages) {
