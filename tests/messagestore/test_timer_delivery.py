@@ -256,7 +256,7 @@ def test_rebuild_assigns_a_new_slot_to_a_timer_with_an_expired_slot(wait_ms: int
     """A timer that was to be rolled yesterday waits from now on; one that is due soon is not rolled again."""
     day_ms = WINDOW_MS // 2
     waiting = TimerMessage("T", "U1", START_MS + wait_ms, 0, 0, 100, START_MS - 2 * WINDOW_MS - day_ms, "")
-    (unit,) = new_units([waiting], None, START_MS, 1000)
+    (unit,), _ = new_units([waiting], None, START_MS, 1000)
     assert (unit.write_ms, unit.delay_ms, unit.magic) == (START_MS, delay_ms, magic)
 
 
