@@ -509,17 +509,20 @@ class MessageStore(LookupMethods, Closing):
         return self._reader.views(queue, start, queue.max_offset if stop is None else stop, check=check)
 
     def read_columns(
-        self, topic: str, queue_id: int, start: int = 0, stop: int | None = None, *, columns: Sequence[str] | None = None
-    ) -> pa.RecordBatchReader:
-        """Read as `read` does, into Arrow batches without message objects.  Bodies are as stored.
+        self, topic: str, queue_id: int, start: int = 0, stop: int | None = None, *, columns: Sequence[str] | None = None,
+        decode_limit_bytes: int | None = None,
+    ) -> pa.RecordBatchReader:  # fmt: skip
+        """Read as `read` does, into Arrow batches without message objects.
 
-        `columns`: names of `commitlog.fields.COLUMNS`; all by default.
+        `columns`: names of `commitlog.fields.COLUMNS`; all by default. Bodies are as stored; with `decode_limit_bytes` they are
+        decompressed, and `StoreCorrupt` is raised for one that is damaged or longer than that.
         """
         from commitlog.fields import COLUMNS
 
         from .read.queue_columns import Selection
 
-        return self.read_selection(topic, queue_id, start, stop, Selection(columns or COLUMNS))
+        selection = Selection(columns or COLUMNS, decode_limit_bytes=decode_limit_bytes)
+        return self.read_selection(topic, queue_id, start, stop, selection)
 
     def read_selection(
         self, topic: str, queue_id: int, start: int, stop: int | None, selection: Selection
@@ -537,16 +540,18 @@ class MessageStore(LookupMethods, Closing):
         self, topic: str, *, queues: Iterable[int] | None = None, columns: Sequence[str] | None = None,
         begin: Time | None = None, end: Time | None = None, start: Offsets | None = None, stop: Offsets | None = None,
         tags: str | Iterable[str] | None = None, keys: str | Iterable[str] | None = None,
+        decode_limit_bytes: int | None = None,
     ) -> Scan:  # fmt: skip
         """Return a topic's messages as a table for polars, DuckDB and pandas: see `Scan`.
 
         A message must pass every filter that is given: stored at `begin` or later and before `end` (datetimes, or
         milliseconds); a queue offset from `start` to before `stop` (one number, or one for each queue id); one of the `tags`;
         one of the `keys` (words of KEYS, or UNIQ_KEY). `columns`: names of `commitlog.fields.COLUMNS`; all by default.
+        `decode_limit_bytes` decompresses bodies, as in `read_columns`.
         """
         from .read.scan import Scan
 
-        return Scan(lambda: self, topic, queues, columns, begin, end, start, stop, tags, keys)
+        return Scan(lambda: self, topic, queues, columns, begin, end, start, stop, tags, keys, decode_limit_bytes)
 
     def follow(self, start: int | None = None, end: str = "written", *, timeout_s: float | None = None) -> Follower:
         """Follow the log in log order as it grows, from the record at physical offset `start` (the oldest by default).

@@ -10,14 +10,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from commitlog import ColumnBatch, CommitLog, StoredMessage
 from commitlog._rows_cy import split_units
 from commitlog._scan_cy import find_fillers
-from commitlog.arrow_columns import checked_batch, schema
+from commitlog.arrow_columns import checked_batch, decoded, schema
 from commitlog.checks import CHECK_READ
 from commitlog.columns import BATCH_ROWS, Batch
 from commitlog.row_filter import RowFilter
@@ -36,11 +36,15 @@ Confirm = Callable[[Queue, int, int, int], StoredMessage | None]
 
 @dataclass(frozen=True)
 class Selection:
-    """The columns to read, and which messages: all, or those with one of the tags that pass the row filter."""
+    """The columns to read, and which messages: all, or those with one of the tags that pass the row filter.
+
+    With `decode_limit_bytes` bodies are decompressed, see `commitlog.arrow_columns.decoded`.
+    """
 
     columns: Sequence[str]
     tags: frozenset[str] | None = None
     row_filter: RowFilter | None = None
+    decode_limit_bytes: int | None = None
 
     @cached_property
     def tag_codes(self) -> np.ndarray[Any, Any]:
@@ -63,8 +67,12 @@ def read_queue_columns(
         import pyarrow as pa  # takes 150 ms
 
     requested = schema(selection.columns)
-    pieces = _pieces(log, queue, start, stop, selection, confirm, low) if queue is not None else iter(())
-    return pa.RecordBatchReader.from_batches(requested, pieces)
+
+    def pieces(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        chosen = replace(selection, columns=columns)
+        return _pieces(log, queue, start, stop, chosen, confirm, low) if queue is not None else iter(())
+
+    return pa.RecordBatchReader.from_batches(requested, decoded(pieces, selection.columns, selection.decode_limit_bytes))
 
 
 def _pieces(

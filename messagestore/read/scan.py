@@ -47,7 +47,7 @@ class Scan(ArrowTable):
     def __init__(
         self, store: Callable[[], _Scanned], topic: str, queues: Iterable[int] | None, columns: Sequence[str] | None,
         begin: Time | None, end: Time | None, start: Offsets | None, stop: Offsets | None,
-        tags: str | Iterable[str] | None, keys: str | Iterable[str] | None,
+        tags: str | Iterable[str] | None, keys: str | Iterable[str] | None, decode_limit_bytes: int | None = None,
     ) -> None:  # fmt: skip
         """Create it; called by `scan` of a store. `store()` returns the store with everything that was put before the call."""
         self._store = store
@@ -56,6 +56,7 @@ class Scan(ArrowTable):
         self._queues = None if queues is None else sorted(set(queues))
         self._begin_ms, self._end_ms = _milliseconds(begin, "begin"), _milliseconds(end, "end")
         self._start, self._stop = start, stop
+        self._decode_limit_bytes = decode_limit_bytes
         self._selection = self._select(word_set(tags, "tags"), word_set(keys, "keys"))
         self.schema = schema(self.columns)
 
@@ -69,7 +70,8 @@ class Scan(ArrowTable):
         if tags is not None:
             conditions.append(Condition("tags", IN, tuple(sorted(tags))))
         row_filter = RowFilter(tuple(conditions), keys=keys) if conditions or keys is not None else None
-        return Selection(self.columns, None if self.topic == SCHEDULE_TOPIC else tags, row_filter)
+        tags = None if self.topic == SCHEDULE_TOPIC else tags
+        return Selection(self.columns, tags, row_filter, self._decode_limit_bytes)
 
     def __repr__(self) -> str:
         """Show the topic and the columns."""

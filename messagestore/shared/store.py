@@ -282,20 +282,23 @@ class SharedStore(Closing):
         return self._reading().read_raw(topic, queue_id, start, stop, check=check)
 
     def read_columns(
-        self, topic: str, queue_id: int, start: int = 0, stop: int | None = None, *, columns: Sequence[str] | None = None
-    ) -> pa.RecordBatchReader:
+        self, topic: str, queue_id: int, start: int = 0, stop: int | None = None, *, columns: Sequence[str] | None = None,
+        decode_limit_bytes: int | None = None,
+    ) -> pa.RecordBatchReader:  # fmt: skip
         """Read into Arrow batches, as `MessageStore.read_columns`."""
-        return self._reading().read_columns(topic, queue_id, start, stop, columns=columns)
+        reading = self._reading()
+        return reading.read_columns(topic, queue_id, start, stop, columns=columns, decode_limit_bytes=decode_limit_bytes)
 
     def scan(
         self, topic: str, *, queues: Iterable[int] | None = None, columns: Sequence[str] | None = None,
         begin: Time | None = None, end: Time | None = None, start: Offsets | None = None, stop: Offsets | None = None,
         tags: str | Iterable[str] | None = None, keys: str | Iterable[str] | None = None,
+        decode_limit_bytes: int | None = None,
     ) -> Scan:  # fmt: skip
         """Return a topic's messages as a table for polars, DuckDB and pandas, as `MessageStore.scan`."""
         from ..read.scan import Scan
 
-        return Scan(self._reading, topic, queues, columns, begin, end, start, stop, tags, keys)
+        return Scan(self._reading, topic, queues, columns, begin, end, start, stop, tags, keys, decode_limit_bytes)
 
     def follow(self, start: int | None = None, end: str = "written", *, timeout_s: float | None = None) -> Follower:
         """Follow the log in log order as it grows, as `MessageStore.follow`."""

@@ -1,8 +1,9 @@
 """Write timer log, timer wheel and timer checkpoint anew, for timers that are known from the log.
 
 The broker continues after the message of the last unit in the timer log. If its queue ends in delivered timers or in the
-filler of a lost one, the last message therefore gets a unit in a slot before `last_read_ms`, which is not delivered. A timer
-that is overdue gets a unit that is due now: a broker skips slots that are older than seven days.
+filler of a lost one, the last message therefore gets a unit in a slot before `last_read_ms`, which is not delivered. A broker
+skips slots that are older than seven days, and delivers the timers of one slot in any order. So the seconds of overdue timers
+become the last seconds before now, in their order: what acknowledges a message comes after the checkpoint that it is of.
 """
 
 from __future__ import annotations
@@ -66,40 +67,52 @@ def write_timer_files(disk: Disk, folder: str, units: list[TimerUnit], check: Ti
         disk.sync_folder(name)
 
 
-def new_checkpoint(disk: Disk, root: str, units: list[TimerUnit], queue_end: int, now_ms: int) -> TimerCheckpoint:
-    """Return the checkpoint of new timer files: slots are read from `now_ms` on, the queue from its end."""
+def new_checkpoint(
+    disk: Disk, root: str, units: list[TimerUnit], queue_end: int, read_ms: int, now_ms: int
+) -> TimerCheckpoint:  # fmt: skip
+    """Return the checkpoint of new timer files: slots are read from `read_ms` on, the queue from its end."""
     try:
         old = read_timer_checkpoint(disk, root) or TimerCheckpoint()
     except StoreCorrupt:
         old = TimerCheckpoint()
     flushed = units[-1].position + UNIT_SIZE if units else 0
-    return TimerCheckpoint(now_ms, flushed, queue_end, queue_end, old.state_version, now_ms, old.counter + 1)
+    return TimerCheckpoint(read_ms, flushed, queue_end, queue_end, old.state_version, now_ms, old.counter + 1)
 
 
-def new_units(timers: list[TimerMessage], last: Unit | None, now_ms: int, log_file_size: int) -> list[TimerUnit]:
-    """Return the units of undelivered timers in the order of their queue, and one for the last message of the queue.
+def new_units(
+    timers: list[TimerMessage], last: Unit | None, now_ms: int, log_file_size: int
+) -> tuple[list[TimerUnit], int]:  # fmt: skip
+    """Return the units of undelivered timers in the order of their queue, one for the queue's last message, and the first slot.
 
-    `last` is the last unit of the timers' queue.
+    `last` is the last unit of the timers' queue. All slots before the first one are read already.
     """
     positions = _positions(log_file_size)
+    overdue = _overdue_slots(timers, now_ms)
+    first_ms = min(overdue.values(), default=now_ms)
     last_of: dict[int, int] = {}  # of each slot: its last unit
     units = []
     for timer in timers:
         write_ms = min(timer.store_ms // PRECISION_MS * PRECISION_MS, now_ms)
         slot_ms, magic = slot_of(timer, write_ms)
-        if slot_ms < now_ms:
-            write_ms = now_ms
+        if slot_ms <= now_ms:
             slot_ms, magic = slot_of(timer, now_ms)
-            slot_ms = max(slot_ms, now_ms)
+            slot_ms = overdue.get(slot_s(timer.due_ms), slot_ms)
+            write_ms = min(slot_ms, now_ms)
         position = next(positions)
         previous = last_of.get(slot_s(slot_ms), NO_UNIT)
         last_of[slot_s(slot_ms)] = position
         at = timer.log_offset, timer.log_size, java_hash_code(timer.topic)
         units.append(TimerUnit(position, previous, magic, write_ms, slot_ms - write_ms, *at))
     if timers and last is not None and last.physical_offset != timers[-1].log_offset:
-        past_ms = now_ms - PRECISION_MS
+        past_ms = first_ms - PRECISION_MS
         units.append(TimerUnit(next(positions), NO_UNIT, MAGIC_DEFAULT, past_ms, 0, last.physical_offset, last.size_bytes, 0))
-    return units
+    return units, first_ms
+
+
+def _overdue_slots(timers: list[TimerMessage], now_ms: int) -> dict[int, int]:
+    """Return the slot of each second that is due by now: the latest one is now, each earlier one a slot before."""
+    seconds = sorted({slot_s(timer.due_ms) for timer in timers if timer.due_ms <= now_ms}, reverse=True)
+    return {second: now_ms - min(rank * PRECISION_MS, ROLL_WINDOW_MS) for rank, second in enumerate(seconds)}
 
 
 def _positions(log_file_size: int) -> Iterator[int]:

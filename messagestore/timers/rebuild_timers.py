@@ -90,11 +90,12 @@ def rebuild_timers(
     size = TimerLog(disk, paths.root).file_size_bytes or log_file_size or LOG_FILE_SIZE
     found = [timer for timer in undelivered_timers(files) if waiting is None or timer.queue_offset in waiting]
     queue_end = queue.max_offset if queue is not None else 0
-    units = new_units(found, queue.unit(queue_end - 1) if queue is not None else None, now_ms, size)
+    units, read_ms = new_units(found, queue.unit(queue_end - 1) if queue is not None else None, now_ms, size)
+    check = new_checkpoint(disk, paths.root, units, queue_end, read_ms, now_ms)
     work = os.path.join(paths.own, WORK)
     delete_tree(disk, work)
     disk.make_folder(paths.own)
-    write_timer_files(disk, work, units, new_checkpoint(disk, paths.root, units, queue_end, now_ms), size)
+    write_timer_files(disk, work, units, check, size)
     disk.sync_folder(paths.own)
     replace_tree(disk, os.path.join(work, LOG_NAME), os.path.join(paths.root, LOG_NAME), paths.root, keeps=keeps)
     for _, path in wheel_snapshots(disk, paths.root):  # a broker would load the last one instead of the new wheel

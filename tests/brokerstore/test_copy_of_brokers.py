@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -125,6 +126,27 @@ def test_pop_state_in_rocksdb_is_reported_as_not_copied(fixture_store: Any, tmp_
     (old / "kvStore" / "CURRENT").write_text("MANIFEST-000001\n")
     ran = run("copy", old, "--to", tmp_path / "new", "--all")
     assert (ran.code, "not copied: kvStore" in ran.talk) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "member", "count", "what"),
+    [
+        ("broker-pop", "pop", "unacknowledged", "that consumers in POP mode have in hand"),
+        ("broker-timer", "timers", "timers", "pending timers"),
+    ],
+)
+def test_what_waits_in_topics_of_the_broker_is_reported_as_not_copied(
+    fixture_store: Any, tmp_path: Path, name: str, member: str, count: str, what: str
+) -> None:  # fmt: skip
+    """Timers and messages in the hands of POP consumers are in topics that the command does not name."""
+    old = fixture_store(name).store
+    listed = run("ls", old, "--json").json
+    row = max((row for row in listed[member] if not row["topic"].startswith("rmq_sys")), key=lambda row: row[count])
+    own = {row["topic"] for row in listed["queues"] if row["topic"].startswith("rmq_sys_REVIVE")} | {TIMER_TOPIC}
+    with_own = ["--all"], [part for topic in (row["topic"], *own) for part in ("--topic", topic)]
+    for number, options in enumerate((["--topic", row["topic"]], *with_own)):
+        talk = run("copy", old, "--to", tmp_path / str(number), *options).talk
+        assert re.findall(rf"not copied: (\d+) .*{what}", talk) == ([str(row[count])] if number == 0 else []), talk
 
 
 def test_timers_of_topics_that_are_not_copied_stay_delivered(fixture_store: Any, tmp_path: Path) -> None:

@@ -48,8 +48,8 @@ def items_of(store: Path) -> int:
 
 
 def test_the_page_has_the_table_of_versions() -> None:
-    """The order of the columns is that of the fields."""
-    rows = re.findall(r"^\| (\d+\.\d+\.\d+) \| (.+) \|$", PAGE.read_text(), re.MULTILINE)
+    """The order of the columns is that of the fields; no test with a real broker failed in its last run."""
+    rows = re.findall(r"^\| (\d+\.\d+\.\d+) \| (.+) \| \d+ passed, \d{4}-\d\d-\d\d \|$", PAGE.read_text(), re.MULTILINE)
     assert [(name, *(cell == "yes" for cell in cells.split(" | "))) for name, cells in rows] == [
         (one.name, one.has_long_topics, one.has_tag_items, one.has_rocksdb_store, one.has_logics_offset)
         for one in BROKER_VERSIONS

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from commitlog.walk import LogFiles
+from consumequeue import Unit
 from messagestore.repair.verification import verify_store
 from messagestore.timers.new_files import new_units, slot_of
 from messagestore.timers.rebuild_timers import rebuild_timers
@@ -256,8 +257,30 @@ def test_rebuild_assigns_a_new_slot_to_a_timer_with_an_expired_slot(wait_ms: int
     """A timer that was to be rolled yesterday waits from now on; one that is due soon is not rolled again."""
     day_ms = WINDOW_MS // 2
     waiting = TimerMessage("T", "U1", START_MS + wait_ms, 0, 0, 100, START_MS - 2 * WINDOW_MS - day_ms, "")
-    (unit,) = new_units([waiting], None, START_MS, 1000)
+    (unit,), _ = new_units([waiting], None, START_MS, 1000)
     assert (unit.write_ms, unit.delay_ms, unit.magic) == (START_MS, delay_ms, magic)
+
+
+@pytest.mark.parametrize("ages_s", [[0, 1, 5, 5, 700_000, 2], [3], [9_000_000, 9_000_001]])
+def test_overdue_seconds_keep_their_order_in_the_slots_before_now(ages_s: list[int]) -> None:
+    """A broker delivers a slot in any order, and none that is older than seven days."""
+    queue = [TimerMessage("T", "", START_MS - 1000 * age, 0, at, 100, START_MS - 10**10, "") for at, age in enumerate(ages_s)]
+    last = Unit(1000, 100, 0)
+    *units, marker = new_units(queue, last, START_MS, 10_000)[0]
+    ranks = sorted(set(ages_s))
+    assert [unit.due_ms for unit in units] == [START_MS - 1000 * ranks.index(age) for age in ages_s]
+    assert {unit.delay_ms for unit in units} == {0}
+    first_ms = new_units(queue, last, START_MS, 10_000)[1]
+    assert first_ms == min(unit.due_ms for unit in units) and marker.due_ms == first_ms - 1000
+
+
+def test_more_overdue_seconds_than_a_window_share_its_first_slot() -> None:
+    """Their slots stay within the seven days that a broker reads."""
+    count = WINDOW_MS // 1000 + 3
+    queue = [TimerMessage("T", "", START_MS - 1000 * age, 0, age, 100, START_MS, "") for age in range(count)]
+    units, first_ms = new_units(queue, None, START_MS, 1 << 24)
+    assert first_ms == START_MS - WINDOW_MS
+    assert [unit.due_ms for unit in units[-4:]] == [first_ms + 1000, first_ms, first_ms, first_ms]
 
 
 @pytest.mark.parametrize("text", ["T+U1", "U1"])

@@ -65,10 +65,29 @@ def copy(
         print_line(f"brokerstore: not copied: {POP_STATE}; what consumers in POP mode have in hand is only there")
     if backend.is_in_use and compacted_queues(REAL_DISK, backend.facts.path):
         print_line("brokerstore: not copied: compacted files, which a broker replaces; it makes them again from the copied log")
+    for text in () if every else _left_behind(backend, chosen):
+        print_line(f"brokerstore: not copied: {text}; --all copies it")
     facts = {"topics": done.topics, "messages": done.messages, "groups": done.groups} | incomplete
     topics_text, groups_text = count_text(len(done.topics), "topic"), count_text(len(done.groups), "group")
     text = f"Copied {count_text(done.messages, 'message')} of {topics_text} and the offsets of {groups_text} to {new}"
     return show(Answer(facts, [text]), as_json)
+
+
+def _left_behind(backend: RocketmqFolder, chosen: list[str]) -> Iterator[str]:
+    """Yield what waits for the chosen topics in topics of the broker that are not copied."""
+    from messagestore.broker.services.pop_state import REVIVE_PREFIX
+    from messagestore.timers.layout import TIMER_TOPIC
+
+    from ..backends.rocketmq_pop import pop_rows
+    from ..backends.rocketmq_timers import pending
+
+    found = pending(backend) if TIMER_TOPIC not in chosen else None
+    if timers := sum(one.timers for one in found.topics if one.topic in chosen) if found is not None else 0:
+        yield count_text(timers, "pending timer")
+    if TIMER_TOPIC in chosen and any(topic.startswith(REVIVE_PREFIX) for topic in chosen):
+        return
+    if in_hand := sum(row["unacknowledged"] for row in pop_rows(backend) if row["topic"] in chosen):
+        yield f"{count_text(in_hand, 'message')} that consumers in POP mode have in hand"
 
 
 @contextlib.contextmanager
