@@ -71,7 +71,26 @@ class IndexV1:
         if not in_file and not journal:
             self._report_lost_segment(number, problems)
         problems += (one.problem for one in drop_worse_copies(in_file, journal, first, self.queue.has_message))
+        self._report_lone_acknowledgements(in_file, journal, first, problems)
         return join_journal(in_file, journal, first)
+
+    def _report_lone_acknowledgements(
+        self, in_file: dict[int, IndexEntry], journal: dict[int, JournalEntry], first: int, problems: list[Finding]
+    ) -> None:
+        """Report acknowledgements of messages that no mark shows as delivered.
+
+        3.10 writes them for messages that 3.8 left undelivered, and then cannot load the queue.
+        """
+        lone = []
+        for seq_id, logged in journal.items():
+            entry = in_file.get(seq_id - first, logged.publish)
+            if entry is not None and logged.acked and not (logged.delivered or entry.delivered):
+                lone.append((logged.offset, seq_id))
+        if lone:
+            offset, seq_id = min(lone)
+            where = f"{self.queue.relative}/{layout.JOURNAL_NAME}"
+            expected, found = "a delivery before each acknowledgement", f"{len(lone)} without one, first of message {seq_id}"
+            problems.append(Finding(where, offset, "ack_without_delivery", expected, found))
 
     def _report_lost_segment(self, number: int, problems: list[Finding]) -> None:
         """Report a segment without entries, or of zeros: they are in no file, since a flush empties the journal after them."""

@@ -224,7 +224,8 @@ def _check_tables(folder: VhostFolder, store: StoreFolder, found: Checked, count
     read = read_tables(store, found.problems)
     if read.mark is not None and is_persistent and folder.recovery is not None:
         crashed = crashed_clients(read.mark, folder.recovery)
-        if crashed and all(queue.folder in folder.recovery for queue in folder.queue_folders()):
+        nameless = sum(queue.folder not in folder.recovery for queue in folder.queue_folders())
+        if crashed and nameless <= crashed:  # a queue that failed to start again has no terms
             file = f"{store.name}/{layout.CLEAN_NAME}"
             more = f"{crashed} more, of queues that crashed; the server makes the tables again"
             found.notes.append(note(file, 0, "crashed_queue", "the references of all queues", more))

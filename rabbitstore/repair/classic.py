@@ -46,6 +46,7 @@ STEP_OF = {  # by kind of problem and, where it matters, the file's ending
     ("entries_differ", ""): "join_journal",
     ("published_twice", "jif"): "join_journal",
     ("mark_too_many", "jif"): "join_journal",
+    ("ack_without_delivery", ""): "join_journal",
     ("lost_index", "idx"): "rewrite_segment",
     ("lost_journal", ""): "join_journal",
     **{(kind, "rdq"): "rewrite_records" for kind in ("torn_record", "record_without_end_mark", "bad_term", "bad_record")},

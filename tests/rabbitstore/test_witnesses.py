@@ -65,6 +65,7 @@ def acknowledged(seq_id: int) -> bytes:
         ("PDAA", "mark_too_many", False),
         ("PDAD", "mark_too_many", False),
         ("PDAP", "published_twice", False),
+        ("PA", "ack_without_delivery", False),
     ],
 )
 def test_contradictory_marks_of_a_journal_are_damage(tmp_path: Path, order: str, kind: str, is_kept: bool) -> None:

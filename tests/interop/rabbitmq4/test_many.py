@@ -31,6 +31,8 @@ ENDS = (signal.SIGKILL, signal.SIGTERM)
 KHEPRI = "khepri_db"
 # Of messages without a confirm; a segment of 3.8 and 3.10 that was just opened; the folder of an empty queue of 4.3.6.
 KILLED = {"message_lost", "lost_index", "missing_queue"}
+# What 3.10.8 writes for messages that 3.8.9 left undelivered: it does not start all of these queues before `recover`.
+UPGRADED = {"ack_without_delivery", "bad_recovery_terms", "bad_ref_count"}
 CHAINS = (("bullseye", "bookworm"), ("trixie", "sid"), ("trixie", KHEPRI, "sid"))  # 3.10.8 must not be followed by 4.0.5
 pytestmark = [
     pytest.mark.slow,
@@ -74,7 +76,8 @@ def test_a_restarted_server_delivers_what_is_listed(chain, life, tmp_path):
             steps += made
             node = judge.save(tmp_path / f"node{step}")
             if step == len(chain) - 1:
-                found = _judged(judge, node, queues, is_killed=signal.SIGKILL in ends)
+                allowed = (KILLED if signal.SIGKILL in ends else set()) | (UPGRADED if chain == CHAINS[0] else set())
+                found = _judged(judge, node, queues, allowed)
         finally:
             judge.server.close()
             gc.collect()  # connections to the ended server: their warnings belong to this test
@@ -82,14 +85,14 @@ def test_a_restarted_server_delivers_what_is_listed(chain, life, tmp_path):
     print(f"{lives} seed {seed}: {len(queues)} queues, {steps} steps, {found}", flush=True)
 
 
-def _judged(judge, node, queues, *, is_killed):
+def _judged(judge, node, queues, allowed):
     """Compare what is listed with what the server delivers, before and after `recover`; return the numbers of messages."""
     time.sleep(1)  # what expires immediately has expired
     kinds = {one["kind"] for one in run("verify", "--json", node).json["problems"]}
-    assert kinds <= (KILLED if is_killed else set())
+    assert kinds <= allowed
     expected = many.expected(node, queues)
-    raw = _differences(judge, node, queues, expected)
-    assert raw == {} or VHOST_DOWN in str(raw)
+    raw = {"": str(kinds)} if kinds & UPGRADED else _differences(judge, node, queues, expected)
+    assert raw == {} or VHOST_DOWN in str(raw) or kinds & UPGRADED
     before = {path: path.read_bytes() for path in node.rglob("*") if path.is_file()}
     assert run("recover", "--apply", node).code in (0, 6, 7)
     before_recover, expected = expected, many.expected(node, queues)
