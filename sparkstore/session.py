@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from storageio import MissingExtra, needs_extra
 
+from .jar import JARS, jar_path
 from .source.reading import FORMAT, NOT_FOUND, missing_in_python
 from .source.worker import TRACE
 from .spark_errors import install_hooks, remove_hooks
@@ -69,7 +70,8 @@ def session(
     builder: Any = SparkSession.builder.appName(app_name)
     builder = builder.remote(remote) if remote else builder
     builder = builder.master(master) if master and not remote else builder
-    own = SETTINGS if is_ours else {}
+    jar = jar_path()
+    own = {**SETTINGS, **({JARS: jar} if jar else {})} if is_ours else {}
     for name, value in {**own, **(settings or {})}.items():
         builder = builder.config(name, value)
     spark: SparkSession = builder.getOrCreate()

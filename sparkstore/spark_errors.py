@@ -33,11 +33,12 @@ class JobError(StoreError):
 @contextmanager
 def plain_errors() -> Iterator[None]:
     """Raise `JobError` instead of a Spark error that a `StoreError` caused."""
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     try:
         yield
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:  # the latter from a task of the JVM source
         found = find_store_error(str(error))
         if found is None:
             raise

@@ -116,7 +116,7 @@ class BrokerStoreReader(DataSourceReader):
         if not is_rabbit:
             check_queues_exist(self._stores, options)
             self._options = options = with_group_offsets(self._stores, options)
-        self._request = ReadRequest.of(options, schema)
+        self.request = ReadRequest.of(options, schema)
 
     def partitions(self) -> list[InputPartition]:
         """Return one partition per split."""
@@ -133,8 +133,8 @@ class BrokerStoreReader(DataSourceReader):
         if isinstance(split, RabbitSplit):
             from .rabbit_batches import rabbit_batches
 
-            return settled(rabbit_batches(split, self._request))
-        return settled(record_batches(split, self._request))
+            return settled(rabbit_batches(split, self.request))
+        return settled(record_batches(split, self.request))
 
 
 @one_line_errors
@@ -156,13 +156,14 @@ class PushdownReader(BrokerStoreReader):
                 rest.append(found)
             else:
                 taken.append(condition)
-        self._take(taken)
+        self.take(taken)
         return filters if self._options.bad_records == REPORT else rest
 
-    def _take(self, conditions: list[Condition]) -> None:
+    def take(self, conditions: list[Condition]) -> None:
+        """Read only what meets the conditions, which a row filter decides exactly."""
         self._options = narrowed(self._options, conditions)
-        request = self._request
-        self._request = ReadRequest(request.schema, request.options, request.row_filter.plus(conditions))
+        request = self.request
+        self.request = ReadRequest(request.schema, request.options, request.row_filter.plus(conditions))
 
 
 def _condition(found: Filter) -> Condition | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from storageio import MissingExtra
 
+from ..jar import JVM_FORMAT, has_jar, is_for_jvm
 from ..options import option_texts
 from ..schema import META_COLUMNS, RABBIT_COLUMNS, message_schema, named_schema, rabbit_schema
 
@@ -25,9 +27,13 @@ def read_messages(spark: SparkSession, path: StorePath, columns: Iterable[str] |
     """Return the messages of RocketMQ stores; only the named columns are built (`store` and `problem` may be among them).
 
     `options` are those of the source, by Spark's names: `read_messages(spark, path, ["topic"], checkCrc=True)`.
+    A session with the jar of `sparkstore.jar_path()` decodes healthy records in Java.
     Raises `MissingExtra` if the Python that Spark starts does not have brokerstore installed.
     """
-    return _read(spark, path, None if columns is None else named_schema(columns, message_schema), options)
+    schema = None if columns is None else named_schema(columns, message_schema)
+    names = None if schema is None else schema.names
+    is_jvm = has_jar(spark) and is_for_jvm(names, {"paths": json.dumps(_texts(path)), **option_texts(options)})
+    return _read(spark, path, schema, options, JVM_FORMAT if is_jvm else FORMAT)
 
 
 def read_meta(spark: SparkSession, path: StorePath, **options: object) -> DataFrame:
@@ -46,14 +52,20 @@ def is_rabbit_folder(spark: SparkSession, path: StorePath, options: dict[str, ob
     return "queue" in _read(spark, path, None, {name: options[name] for name in names if name in options}).columns
 
 
-def _read(spark: SparkSession, path: StorePath, schema: StructType | None, options: dict[str, object]) -> DataFrame:
-    reader = spark.read.format(FORMAT)
+def _texts(path: StorePath) -> list[str]:
+    return [os.fspath(one) for one in ([path] if isinstance(path, str | os.PathLike) else path)]
+
+
+def _read(
+    spark: SparkSession, path: StorePath, schema: StructType | None, options: dict[str, object], source: str = FORMAT
+) -> DataFrame:
+    reader = spark.read.format(source)
     for name, value in option_texts(options).items():
         reader = reader.option(name, value)
     if schema is not None:
         reader = reader.schema(schema)
     try:
-        return reader.load(os.fspath(path) if isinstance(path, str | os.PathLike) else [os.fspath(one) for one in path])
+        return reader.load(os.fspath(path) if isinstance(path, str | os.PathLike) else _texts(path))
     except Exception as error:  # py4j's own, or Spark Connect's
         _name_absence(error)
         raise

@@ -107,7 +107,7 @@ class SplitReader:
 
 def walk(reader: SplitReader, checks: int, batch_rows: int) -> Iterator[Batch | Finding]:
     """Yield batches of whole records that pass `checks`, and a finding for each damaged place between them."""
-    at, last_ms = _aligned(reader)
+    at, last_ms = aligned(reader)
     split = reader.split
     while at < split.end:
         reader.keep_small(at)
@@ -127,7 +127,7 @@ def walk(reader: SplitReader, checks: int, batch_rows: int) -> Iterator[Batch | 
         at = split.end if ahead < 0 else ahead
 
 
-def _aligned(reader: SplitReader) -> tuple[int, int]:
+def aligned(reader: SplitReader) -> tuple[int, int]:
     """Return the offset of the first record at or after `begin`, and the store time of the one before."""
     split, at, last_ms = reader.split, reader.low, 0
     if at > split.file_start:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sparkstore.jar import jar_path
+
 from .stores import make_forged_store, make_store
 
 if TYPE_CHECKING:
@@ -81,6 +83,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.warehouse.dir": str(work / "warehouse"),
         "spark.driver.extraJavaOptions": f"-Dderby.system.home={work}",
     }
+    jar = jar_path()
+    if jar is not None:
+        settings["spark.jars"] = jar
     builder = SparkSession.builder.master("local[2,3]").appName("brokerstore tests")
     for name, value in settings.items():
         builder = builder.config(name, value)
