@@ -33,12 +33,9 @@ class JobError(StoreError):
 @contextmanager
 def plain_errors() -> Iterator[None]:
     """Raise `JobError` instead of a Spark error that a `StoreError` caused."""
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
-
     try:
         yield
-    except (PySparkException, Py4JJavaError) as error:  # the latter from a task of the JVM source
+    except Exception as error:  # Spark's, py4j's own from a task of the JVM source, or Spark Connect's
         found = find_store_error(str(error))
         if found is None:
             raise

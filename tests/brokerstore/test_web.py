@@ -507,8 +507,8 @@ def test_several_folders_have_a_first_page(store: Path, fixture_store: Any, tmp_
     assert Client(store).get("/").headers["location"] == "/0/"
 
 
-def test_the_overview_of_a_store_in_use_shows_rates_since_the_last_look(tmp_path: Path) -> None:
-    """The rate lies between the puts in the time around both looks, and in the time between them."""
+def test_the_overview_of_a_store_in_use_shows_rates_between_requests(tmp_path: Path) -> None:
+    """The rate lies between the puts in the time around both requests, and in the time between them."""
     with MessageStore.open(tmp_path / "s", config=SMALL) as store:
         client = Client(tmp_path / "s")
         store.put("Jobs", b"before")
