@@ -170,6 +170,21 @@ def test_conditions_and_columns(spark: SparkSession, tmp_path: Path) -> None:
         whole.unpersist()
 
 
+def test_a_zero_in_topic_or_properties(spark: SparkSession, tmp_path: Path) -> None:
+    """No checksum covers them without the property of the whole record, so a zero there is the only sign of lost bytes."""
+    with MessageStore.open(tmp_path / "store", config=SMALL.but(enabled_append_prop_crc=False)) as store:
+        for text in ("zero", "plain", "other"):
+            store.put(Message(f"in-{text}", b"body", keys=[f"key-{text}"]))
+    (file,) = (path for path in (tmp_path / "store" / "commitlog").iterdir() if path.name.isdecimal())
+    whole = file.read_bytes()
+    for sign in (b"in-zero", b"key-plain"):
+        file.write_bytes(whole.replace(sign, b"\0" + sign[1:]))
+        for options in ({"badRecords": "report"}, {"badRecords": "report", "checkCrc": "false"}):
+            found = frame(spark, tmp_path / "store", **options)
+            assert of_spark(found.collect()) == rows(tmp_path / "store", **options)
+            assert rows_by_python(found) > 0
+
+
 def test_fuzzed_ranges(spark: SparkSession, tmp_path: Path) -> None:
     """Flip bytes in every file of a log: each is a range, and each must have the rows and findings of the Python source."""
     chance = random.Random(11)
