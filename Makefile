@@ -144,7 +144,7 @@ interop: $(VENV)/.kernels $(VENV)/.dev
 		|| echo "RabbitMQ was not installed: $(VENV)/interop.log has the reason"
 	@PYTHON=$(CURDIR)/$(RUN) bash tests/interop/rabbitmq4/install.sh > $(VENV)/interop4.log 2>&1 \
 		|| echo "RabbitMQ 4 was not installed: $(VENV)/interop4.log has the reason"
-	@export BROKERSTORE_INTEROP=1 BROKERSTORE_RESULTS=1 log=$(VENV)/interop-rabbitmq.log; \
+	@export BROKERSTORE_INTEROP=1 log=$(VENV)/interop-rabbitmq.log; \
 		$(RUN) -m pytest tests/interop/rabbitmq tests/interop/rabbitmq4 > $$log 2>&1 & rabbitmq=$$!; \
 		trap 'kill $$rabbitmq' INT TERM; \
 		$(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/interop/rocketmq; failed=$$?; \
