@@ -31,6 +31,7 @@ CLUSTER, NAME = "DefaultCluster", "brokerstore"
 HOUSEKEEPING_S = 1.0
 CHECK_TRANSACTIONS_S = 30.0
 PROGRESS_WAIT_S = 0.5
+WAKE_PAUSE_S = 0.001
 START_TIMEOUT_S = 10.0
 SECOND_PORT_STEP = 2
 ACCEPT_TURNS_MAX = 100
@@ -212,13 +213,17 @@ class BrokerServer(Closing):
             self._loop.call_soon_threadsafe(function)
 
     def _watch(self) -> float | None:
-        """Wake waiting pulls when a message was dispatched."""
-        if self._progress.wait(self._seen, PROGRESS_WAIT_S):
-            self._seen = self._progress.count
-            if not self._is_woken and not self._watcher.is_stopping:
-                self._is_woken = True
-                self._call_soon(self._wake_pulls)
-        return 0.0
+        """Wake waiting pulls when a message was dispatched.
+
+        Then pause: each of many messages would else wake the dispatcher, this thread and the loop, which share an interpreter.
+        """
+        if not self._progress.wait(self._seen, PROGRESS_WAIT_S):
+            return 0.0
+        self._seen = self._progress.count
+        if not self._is_woken and not self._watcher.is_stopping:
+            self._is_woken = True
+            self._call_soon(self._wake_pulls)
+        return WAKE_PAUSE_S
 
     def _check_transactions(self) -> None:
         try:
