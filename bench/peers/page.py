@@ -17,6 +17,7 @@ SECTIONS = (
     "shared",
     "queues",
     "live",
+    "grpc",
     "folders",
 )  # names of their rows begin with it and a colon; the others depend on the peer
 BLOCK = re.compile(r"(<!-- rows: (\w+) -->\n).*?(<!-- end of rows -->)", re.DOTALL)

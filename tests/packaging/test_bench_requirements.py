@@ -9,7 +9,9 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-DISTRIBUTIONS = {"persistqueue": "persist-queue", "numpy": "pandas"}  # pandas requires numpy
+DISTRIBUTIONS = {  # pandas requires numpy
+    "persistqueue": "persist-queue", "rocketmq": "rocketmq-python-client", "numpy": "pandas",
+}  # fmt: skip
 
 
 def test_the_requirements_cover_every_import_of_bench() -> None:

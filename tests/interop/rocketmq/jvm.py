@@ -69,10 +69,7 @@ def prepare(version: str = VERSION) -> str:
 
 def prepared(pom: Path, folder: Path, version: str = VERSION, names: Collection[str] | None = None) -> str:
     """Return the class path of the drivers in a folder, or of some of them, with the jars that a pom names."""
-    cache = CACHES / f"rocketmq-{version}"
-    jars = cache / f"lib-{digest([pom])}"
-    if not jars.is_dir():
-        _resolve(jars, pom, version)
+    cache, jars = CACHES / f"rocketmq-{version}", jars_of(pom, version)
     sources = sorted(path for path in folder.glob("*.java") if names is None or path.name in names)
     classes = cache / f"classes-{digest([*sources, HERE / 'logback.xml'])}"
     if not classes.is_dir():
@@ -82,6 +79,14 @@ def prepared(pom: Path, folder: Path, version: str = VERSION, names: Collection[
         shutil.copy(HERE / "logback.xml", made)
         take_name(made, classes)
     return f"{classes}:{jars}/*"
+
+
+def jars_of(pom: Path, version: str = VERSION) -> Path:
+    """Return the folder of the jars that a pom names; resolve them if necessary."""
+    jars = CACHES / f"rocketmq-{version}" / f"lib-{digest([pom])}"
+    if not jars.is_dir():
+        _resolve(jars, pom, version)
+    return jars
 
 
 def digest(paths: list[Path]) -> str:
