@@ -6,13 +6,14 @@ Results are messages per second by step.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from storageio import REAL_DISK
 
 WINDOW = 1000
 BATCH = 500
+ACKS = 100
 Rates = dict[str, float]
 
 
@@ -39,6 +41,25 @@ def _rate(count: int, work: Callable[[], None]) -> float:
     start = time.perf_counter()
     work()
     return count / (time.perf_counter() - start)
+
+
+@contextlib.contextmanager
+def _freeing() -> Iterator[None]:
+    """Free deleted files meanwhile, as the housekeeper of an open store and a process of the server do."""
+    is_over = threading.Event()
+
+    def free() -> None:
+        while not is_over.wait(0.001):
+            REAL_DISK.free_unlinked()
+
+    thread = threading.Thread(target=free)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+        REAL_DISK.free_unlinked()
 
 
 def _index(folder: Path) -> QueueIndex:
@@ -112,7 +133,9 @@ def store(folder: Path, count: int, size: int) -> Rates:
         opened.process()
 
     found = {"write": _rate(count, write), "read": _rate(count, lambda: read(ids))}
-    found |= {"read_random": _rate(count, lambda: read(mixed)), "remove": _rate(count, remove)}
+    found["read_random"] = _rate(count, lambda: read(mixed))
+    with _freeing():
+        found["remove"] = _rate(count, remove)
     opened.close()
     shutil.rmtree(folder)
     return found
@@ -144,7 +167,9 @@ def index(folder: Path, count: int, size: int, *, embedded: bool) -> Rates:
 
     found = {"publish": _rate(count, publish)}
     opened.flush()
-    found |= {"read": _rate(count, read), "ack": _rate(count, acknowledge)}
+    found["read"] = _rate(count, read)
+    with _freeing():
+        found["ack"] = _rate(count, acknowledge)
     opened.close()
     shutil.rmtree(folder)
     return found
@@ -157,7 +182,7 @@ def _confirm(queue: VariableQueue, syncs: deque[tuple[Future[None], tuple[int, i
 
 
 def variable_queue(folder: Path, count: int, size: int, *, mode: str) -> Rates:
-    """Publish until every message is synced, 1000 a sync; then fetch and acknowledge one by one."""
+    """Publish until every message is synced, 1000 a sync; then fetch, and acknowledge half one by one and half in lists."""
     shutil.rmtree(folder, ignore_errors=True)
     persistent, _ = open_store(REAL_DISK, str(folder / "persistent"), StoreSettings(), {})
     transient, _ = open_store(REAL_DISK, str(folder / "transient"), StoreSettings(), {}, is_synced=False)
@@ -179,14 +204,20 @@ def variable_queue(folder: Path, count: int, size: int, *, mode: str) -> Rates:
             while syncs:
                 _confirm(queue, syncs)
 
-    def fetch() -> None:
-        for _ in range(count):
-            taken = queue.fetch()
-            assert taken is not None
-            decode_content(taken[1])
-            queue.acknowledge((taken[0].seq_id,))
+    def fetch(total: int, acks: int) -> None:
+        for _ in range(total // acks):
+            numbers = []
+            for _ in range(acks):
+                taken = queue.fetch()
+                assert taken is not None
+                decode_content(taken[1])
+                numbers.append(taken[0].seq_id)
+            queue.acknowledge(numbers)
 
-    found = {"publish": _rate(count, publish), "fetch_ack": _rate(count, fetch)}
+    found = {"publish": _rate(count, publish)}
+    with _freeing():
+        found["fetch_ack"] = _rate(count // 2, lambda: fetch(count // 2, 1))
+        found["fetch_ack_list"] = _rate(count // 2, lambda: fetch(count // 2, ACKS))
     queue.index.close()
     persistent.close()
     transient.close()

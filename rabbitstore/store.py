@@ -303,6 +303,27 @@ class RabbitStore(Closing):
         vhost.wake()
         return found
 
+    def get_many(self, queue: str, count: int, *, auto_ack: bool = False) -> list[Delivery]:
+        """Return up to `count` next messages, as `get` would; one that cannot be read after others raises at the next call."""
+        vhost = self._writable()
+        found = vhost.queue(queue).get_many(count, auto_ack=auto_ack)
+        vhost.wake()
+        return found
+
+    def ack_many(self, deliveries: Iterable[Delivery]) -> int:
+        """Acknowledge deliveries of one queue or several, in one call for each queue; return how many.
+
+        One that is unknown, or that is named twice, raises `UnknownDelivery`, and none of its queue is acknowledged.
+        """
+        vhost = self._writable()
+        tags: dict[str, list[int]] = {}
+        for delivery in deliveries:
+            check_type("delivery", delivery, Delivery)
+            tags.setdefault(delivery.queue, []).append(delivery.tag)
+        count = sum(vhost.queue(name).acknowledge_many(found) for name, found in tags.items())
+        vhost.wake()
+        return count
+
     def ack(self, delivery: Delivery, *, multiple: bool = False) -> int:
         """Acknowledge a delivery, with `multiple` all of its queue up to it; return how many.
 

@@ -103,7 +103,7 @@ class ObjectDisk:
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise StoreReadOnly("an object store is opened for reading only; use a mounted folder for writing")
 
-    make_folder = sync_folder = rename = delete = delete_folder = space = lock = _refuse
+    make_folder = sync_folder = rename = delete = unlink = free_unlinked = delete_folder = space = lock = _refuse
 
 
 class _ObjectFile(Closing):

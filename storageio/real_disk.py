@@ -11,6 +11,7 @@ import struct
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 
 from .closing import Closing
@@ -23,6 +24,7 @@ _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE (Linux 5.14); the mmap module does n
 _FULL_ERRNOS = {errnos.ENOSPC, errnos.EDQUOT}
 _IS_WINDOWS = sys.platform == "win32"
 _OPEN_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+_UNLINKED_MAX = 64  # files of 16 MiB: a message store's
 _NO_ACCESS_TIME = getattr(os, "O_NOATIME", 0)
 _BINARY = getattr(os, "O_BINARY", 0)
 COPY_SIZE = 1 << 20
@@ -378,6 +380,14 @@ def _is_unlocked(descriptor: int) -> bool:
     return bool(layout.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, requested))[0] == fcntl.F_UNLCK)
 
 
+_unlinked: deque[int] = deque()  # descriptors of deleted files, whose space the last close frees
+
+
+def _free_oldest() -> None:
+    with contextlib.suppress(IndexError):  # another thread took the last one
+        os.close(_unlinked.popleft())
+
+
 class RealDisk:
     """The local file systems of this machine."""
 
@@ -449,6 +459,23 @@ class RealDisk:
         """Unlink a file, not a folder."""
         with _disk_errors("delete", path):
             os.unlink(path)
+
+    def unlink(self, path: str) -> None:
+        """Unlink a file that is held open, which keeps its space; free older ones when too many are held."""
+        try:
+            held = os.open(path, _OPEN_FLAGS)
+        except OSError:  # for example no free descriptor
+            self.delete(path)
+            return
+        _unlinked.append(held)
+        self.delete(path)
+        while len(_unlinked) > _UNLINKED_MAX:
+            _free_oldest()
+
+    def free_unlinked(self) -> None:
+        """Close what `unlink` holds."""
+        while _unlinked:
+            _free_oldest()
 
     def delete_folder(self, folder: str) -> None:
         """Remove a folder; the system rejects it unless it is empty."""

@@ -20,6 +20,21 @@ SECTIONS = (
     "grpc",
     "folders",
 )  # names of their rows begin with it and a colon; the others depend on the peer
+SUMMARY = (  # question, the peer in words, (name, peer) of the row that answers it
+    ("Put messages of 1 KiB, one thread", "RocketMQ's store", ("put, 1 thread, 1 KiB, until dispatched", "rocketmq")),
+    ("The same in lists of 1,000 bodies", "RocketMQ's batches of 32",
+     ("put_many of 1,000 bodies against a batch of 32, 1024 B, until dispatched", "rocketmq")),
+    ("One thread, each put on the disk", "SQLite", ("durable single put, 1024 B", "sqlite")),
+    ("32 threads, each put on the disk", "RocketMQ's store", ("synchronous flush, 32 threads, 1 KiB", "rocketmq")),
+    ("Read messages of 1 KiB in order", "RocketMQ's store", ("scan, decoded, 1024 B", "rocketmq")),
+    ("Look a message up by its key", "RocketMQ's store", ("query_hit", "rocketmq")),
+    ("Open after a kill, 1,000,000 messages", "RocketMQ's store",
+     ("open after an abort, 1,000,000 messages of 1 KiB", "rocketmq")),
+    ("A queue of jobs, one process, on the disk", "huey on SQLite", ("queues: one process, 100 B, synced", "huey")),
+    ("The same, several processes", "Redis", ("queues: several processes, 100 B, synced", "redis")),
+    ("Verify 3.4 GiB that are not in memory", "reading the files", ("folders: RocketMQ, verify, cold", "plain read")),
+    ("Serve a Java producer, batches of 50", "a RocketMQ broker", ("live: batches of 50, 100 B", "broker")),
+)  # fmt: skip
 BLOCK = re.compile(r"(<!-- rows: (\w+) -->\n).*?(<!-- end of rows -->)", re.DOTALL)
 TITLES = {"rocketmq": "brokerstore against RocketMQ's store", "embedded": "brokerstore against embedded stores"}
 
@@ -36,6 +51,8 @@ def with_tables(text: str, found: dict[str, Any]) -> str:
     """Return the page with the tables of the rows that were measured."""
 
     def replaced(block: re.Match[str]) -> str:
+        if block[2] == "summary":
+            return f"{block[1]}{chr(10).join(summary(found['rows']))}\n{block[3]}"
         rows = [row for row in found["rows"] if block_of(row) == block[2]]
         has_dates = bool(rows) and all("date" in row for row in rows)  # a table of rows that have none stays as it is
         return f"{block[1]}{measured(found['machine'], rows)}\n{block[3]}" if has_dates else block[0]
@@ -58,6 +75,19 @@ def measured(machine: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     return "\n".join([*lines, *(["", "Missed:", "", *missed] if missed else [])])
 
 
+def summary(rows: list[dict[str, Any]]) -> list[str]:
+    """Return the table of the questions that most readers have."""
+    by_name = {(row["name"], row["peer"]): row for row in rows}
+    lines = ["| question | brokerstore | the peer | ratio | plain |", "|---|---:|---:|---:|---:|"]
+    for question, peer_text, key in SUMMARY:
+        row = by_name.get(key)
+        if row is not None:
+            ours, theirs = (f"{amount(row[side])} {row['unit']}" for side in ("ours_median", "theirs_median"))
+            unprepared = "" if row.get("plain_ratio") is None else f"{row['plain_ratio']:.2f}"
+            lines.append(f"| {question} | {ours} | {theirs} ({peer_text}) | {row['ratio']:.2f} | {unprepared} |")
+    return lines
+
+
 def _range(values: list[Any]) -> str:
     return f"{values[0]}" if len(values) == 1 else f"{values[0]} to {values[-1]}"
 
@@ -65,8 +95,8 @@ def _range(values: list[Any]) -> str:
 def table(rows: list[dict[str, Any]]) -> list[str]:
     """Return the lines of a table."""
     lines = [
-        "| what | peer | brokerstore | the peer | unit | ratio | minimum - maximum (rounds) | target | |",
-        "|---|---|---:|---:|---|---:|---|---|---|",
+        "| what | peer | brokerstore | the peer | unit | ratio | minimum - maximum (rounds) | plain | target | |",
+        "|---|---|---:|---:|---|---:|---|---|---|---|",
     ]
     for row in rows:
         target_text = "" if row["target"] is None else f">= {row['target']:.2g}"
@@ -74,10 +104,17 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
         verdict = {True: "yes", False: "**missed**", None: ""}[row["holds"]]
         lines.append(
             f"| {name} | {row['peer']} | {amount(row['ours_median'])} | {amount(row['theirs_median'])} | {row['unit']} "
-            f"| {row['ratio']:.2f} | {row['ratio_min']:.2f} - {row['ratio_max']:.2f} ({len(row['ours'])}) "
+            f"| {row['ratio']:.2f} | {row['ratio_min']:.2f} - {row['ratio_max']:.2f} ({len(row['ours'])}) | {plain(row)} "
             f"| {target_text} | {verdict} |"
         )
     return lines
+
+
+def plain(row: dict[str, Any]) -> str:
+    """Return the ratio without prepared pages, if it was measured."""
+    if row.get("plain_ratio") is None:
+        return ""
+    return f"{row['plain_ratio']:.2f} ({row['plain_min']:.2f} - {row['plain_max']:.2f})"
 
 
 def at_best(row: dict[str, Any]) -> str:

@@ -29,32 +29,39 @@ class Row:
     theirs: list[float] = field(default_factory=list)
     note: str = ""
     less_is_better: bool = False
+    plain_ours: list[float] = field(default_factory=list)  # without prepared pages
+    plain_theirs: list[float] = field(default_factory=list)
     bound: str = ""  # see `bounds.py`
     bound_rates: list[float] = field(default_factory=list)
 
     @property
     def ratios(self) -> list[float]:
         """Return ours divided by the peer's for each round; above 1 ours is better."""
-        if self.less_is_better:
-            return [theirs / ours for ours, theirs in zip(self.ours, self.theirs, strict=True)]
-        return [ours / theirs for ours, theirs in zip(self.ours, self.theirs, strict=True)]
+        return self._ratios(self.ours, self.theirs)
+
+    def _ratios(self, ours: list[float], theirs: list[float]) -> list[float]:
+        pairs = zip(theirs, ours, strict=True) if self.less_is_better else zip(ours, theirs, strict=True)
+        return [better / worse for better, worse in pairs]
 
     def measured(self) -> dict[str, Any]:
         """Return the row for the JSON file."""
-        ratios = self.ratios
+        ratios, plain = self.ratios, self._ratios(self.plain_ours, self.plain_theirs)
         return asdict(self) | {
             "ratio": statistics.median(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios),
+            "plain_ratio": statistics.median(plain) if plain else None,
+            "plain_min": min(plain, default=None), "plain_max": max(plain, default=None),
             "ours_median": statistics.median(self.ours), "theirs_median": statistics.median(self.theirs),
             "bound_median": statistics.median(self.bound_rates) if self.bound_rates else None,
             "holds": None if self.target is None else statistics.median(ratios) >= self.target,
         }  # fmt: skip
 
 
-def _make_even() -> None:
+def _make_even(*, is_prepared: bool = True) -> None:
     """Sync what one side left in the page cache, and touch free memory, before the next side starts."""
     gc.collect()
     os.sync()
-    touch_free_memory()
+    if is_prepared:
+        touch_free_memory()
 
 
 def take_turns(
@@ -62,8 +69,14 @@ def take_turns(
 ) -> Row:  # fmt: skip
     """Measure both sides in turn, each from the same state of the machine; the side that starts alternates.
 
-    With `is_of_memory=False` dirty pages and free memory do not matter, and stay as they are.
+    The first rounds are as plain processes meet the machine, the others with free memory touched before.
+    With `is_of_memory=False` dirty pages and free memory do not matter, stay as they are, and there are no plain rounds.
     """
+    for number in range(rounds if is_of_memory else 0):
+        sides = [(ours, row.plain_ours), (theirs, row.plain_theirs)]
+        for side, found in sides if number % 2 else reversed(sides):
+            _make_even(is_prepared=False)
+            found.append(side())
     for number in range(rounds):
         sides = [(ours, row.ours), (theirs, row.theirs)]
         for side, found in sides if number % 2 else reversed(sides):

@@ -5,6 +5,7 @@
 -include_lib("rabbit_common/include/rabbit.hrl").
 -include_lib("rabbit_common/include/rabbit_framing.hrl").
 -define(WINDOW, 1000).
+-define(ACKS, 100).
 
 content(Id, Size) ->
     Parts = #content{class_id = 60, properties = none, properties_bin = <<16, 0, 2>>,
@@ -92,9 +93,11 @@ queue(Count, Size, Mode) ->
     Call = fun (Module, Fun) -> Me ! {callback, Module, Fun}, ok end,
     Start = rabbit_variable_queue:set_queue_mode(Mode, rabbit_variable_queue:init(Declared, new, Call)),
     {Publish, Full} = rate(Count, fun () -> confirm(Count, publish(1, Count, Size, Start, 0)) end),
-    {Fetch, Empty} = rate(Count, fun () -> fetch(Count, Full) end),
+    Half = Count div 2,
+    {Fetch, Rest} = rate(Half, fun () -> fetch(Half, 1, Full) end),
+    {Lists, Empty} = rate(Half, fun () -> fetch(Half div ?ACKS, ?ACKS, Rest) end),
     rabbit_variable_queue:delete_and_terminate(shutdown, Empty),
-    [{publish, Publish}, {fetch_ack, Fetch}].
+    [{publish, Publish}, {fetch_ack, Fetch}, {fetch_ack_list, Lists}].
 
 publish(Number, Count, _, Q, Safe) when Number > Count -> {Q, Safe};
 publish(Number, Count, Size, Q, Safe) ->
@@ -117,8 +120,9 @@ callbacks(Q) ->
             {bump_credit, Credit} -> credit_flow:handle_bump_msg(Credit), callbacks(Q)
     after 0 -> Q end.
 
-fetch(0, Q) -> Q;
-fetch(Count, Q) ->
-    {{_, _, Tag}, Taken} = rabbit_variable_queue:fetch(true, Q),
-    {_, Next} = rabbit_variable_queue:ack([Tag], Taken),
-    fetch(Count - 1, callbacks(Next)).
+fetch(0, _, Q) -> Q;
+fetch(Count, Acks, Q) ->
+    {Tags, Taken} = lists:mapfoldl(fun (_, Q1) -> {{_, _, Tag}, Q2} = rabbit_variable_queue:fetch(true, Q1), {Tag, Q2} end,
+                                   Q, lists:seq(1, Acks)),
+    {_, Next} = rabbit_variable_queue:ack(Tags, Taken),
+    fetch(Count - 1, Acks, callbacks(Next)).

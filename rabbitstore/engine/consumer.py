@@ -38,6 +38,18 @@ class RabbitConsumer(Closing):
                 self._held.add(found.tag)
             return found
 
+    def get_many(self, count: int, timeout_s: float | None = 0) -> list[Delivery]:
+        """Return up to `count` messages; wait as `get` does for the first one only."""
+        queue = self._queue
+        with queue.lock:
+            first = self.get(timeout_s) if count > 0 else None
+            if first is None:
+                return []
+            left = count - 1 if not self._prefetch else min(count - 1, self._prefetch - len(self._held))
+            others = queue.get_many(left)
+            self._held.update(delivery.tag for delivery in others)
+            return [first, *others]
+
     def _wait(self, timeout_s: float | None) -> Delivery | None:
         queue = self._queue
         queue.waiting_consumers += 1
@@ -67,6 +79,14 @@ class RabbitConsumer(Closing):
             finally:
                 self._release((tag,))
         return count
+
+    def ack_many(self, deliveries: Iterable[Delivery]) -> int:
+        """Acknowledge deliveries of this consumer and return how many; for an unknown or repeated one change nothing."""
+        tags = [delivery.tag for delivery in deliveries]
+        try:
+            return self._queue.acknowledge_many(tags)
+        finally:
+            self._release(tags)
 
     def requeue(self, delivery: Delivery, *, multiple: bool = False) -> None:
         """Return a delivery, with `multiple` all of this consumer up to it, to their old positions in the queue."""

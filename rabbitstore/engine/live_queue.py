@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -58,6 +58,7 @@ class LiveQueue:
         self.waiting_consumers = 0
         self.is_deleted = False
         self._next_tag = 1
+        self._postponed: StoreError | None = None  # of a message that `get_many` met after others
 
     def __len__(self) -> int:
         """Return the number of waiting messages."""
@@ -108,6 +109,9 @@ class LiveQueue:
     def get(self, *, auto_ack: bool = False) -> Delivery | None:
         """Deliver the next message of the highest priority; None when the queue is empty."""
         with self.lock:
+            if self._postponed is not None:
+                error, self._postponed = self._postponed, None
+                raise error
             self.take_back_direct()
             now_us = self.now_ms() * 1000
             for part in reversed(self.parts):
@@ -119,6 +123,19 @@ class LiveQueue:
                     message, term, redelivered = found
                     return self._delivery(part, message.seq_id, term, redelivered, is_kept=not auto_ack)
         return None
+
+    def get_many(self, count: int, *, auto_ack: bool = False) -> list[Delivery]:
+        """Deliver up to `count` messages; a message that cannot be delivered after others raises at the next call."""
+        found: list[Delivery] = []
+        with self.lock:
+            try:
+                while len(found) < count and (delivery := self.get(auto_ack=auto_ack)) is not None:
+                    found.append(delivery)
+            except StoreError as error:
+                if not found:
+                    raise
+                self._postponed = error
+        return found
 
     def take_direct(self) -> Delivery | None:
         """Deliver a message that was handed over; the caller holds the lock.  One that cannot be read now stays for a retry."""
@@ -161,6 +178,14 @@ class LiveQueue:
         """Acknowledge this delivery, or with `multiple` all up to it; return how many."""
         with self.lock:
             return self._settle(self._tags(tag, multiple), VariableQueue.acknowledge)
+
+    def acknowledge_many(self, tags: list[int]) -> int:
+        """Acknowledge these deliveries and return how many; for an unknown or repeated tag change nothing."""
+        with self.lock:
+            refused = [tag for tag, times in Counter(tags).items() if times > 1 or tag not in self.unacked]
+            if refused:
+                raise UnknownDelivery(f"queue {self.name}: no unacknowledged delivery {refused[0]}, or it is named twice")
+            return self._settle(tags, VariableQueue.acknowledge)
 
     def requeue(self, tag: int, *, multiple: bool = False) -> int:
         """Requeue this delivery, or with `multiple` all up to it; return how many."""

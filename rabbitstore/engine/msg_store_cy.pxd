@@ -1,5 +1,5 @@
 from storebytes._bytes_cy cimport *
-from rabbitstore.engine.msg_store_state_cy cimport FileSummary, InFlight, RecordLocation
+from rabbitstore.engine.msg_store_state_cy cimport Files, FileSummary, InFlight, RecordLocation
 
 cdef Size MSG_ID_SIZE, RECORD_SIZE_BYTES, TERM_AT, RECORD_MIN, RECORD_OVERHEAD, RECORD_END_MARK
 cdef Bool _is_record(memoryview view, bytes msg_id, Size start, Size total)
@@ -13,7 +13,8 @@ cdef class StoreClient:
     cdef public bint is_dying
 
 cdef class MsgStore:
-    cdef public object disk, folder, settings, lock, changed, files, _sync_lock, _mailbox, _failed
+    cdef public object disk, folder, settings, lock, changed, _sync_lock, _mailbox, _failed
+    cdef public Files files
     cdef public dict locations, _cache, _views, _maps, _open
     cdef public list deferred, _buffer
     cdef public bint is_synced, _is_dirty

@@ -284,11 +284,12 @@ class MsgStore:
                 self._cache.pop(msg_id, None)
 
     def _handle_removes(self, client: StoreClient, msg_ids: Sequence[bytes]) -> None:
-        self._remove_all([msg_id for msg_id in msg_ids if client.in_flight.arrived(msg_id, -1)])
+        in_flight: InFlight = client.in_flight
+        self._remove_all([msg_id for msg_id in msg_ids if in_flight.arrived(msg_id, -1)])
 
     def _count_one_more(self, location: RecordLocation, msg_id: bytes, term: bytes) -> None:
         self._settle_sizes()
-        summary = self.files[location.file]
+        summary: FileSummary = self.files.by_number[location.file]
         if location.ref_count > 0:
             location.ref_count += 1
         elif summary.locked:
@@ -324,20 +325,21 @@ class MsgStore:
             self.files.resize(self.current, summary.file_size + new, summary.valid_total_size + new)
 
     def _remove(self, msg_id: bytes) -> None:
-        location = self.locations.get(msg_id)
+        location: RecordLocation | None = self.locations.get(msg_id)
         if location is None or location.ref_count == 0:
             raise StoreBroken(f"message {msg_id.hex()} was removed more often than written")
         if location.ref_count > 1:
             location.ref_count -= 1
             return
-        summary = self.files[location.file]
+        summary: FileSummary = self.files.by_number[location.file]
         if summary.locked:
             self.deferred.append((msg_id, location.file))
             return
         location.ref_count = 0
         summary.dead.append(msg_id)
         self.files.adjust(summary, -location.total_size)
-        self.delete_if_empty(location.file)
+        if summary.valid_total_size == 0:
+            self.delete_if_empty(location.file)
 
     def _remove_all(self, msg_ids: Sequence[bytes]) -> None:
         """Remove each message, then raise the first error of deleting an empty file."""
@@ -363,7 +365,7 @@ class MsgStore:
         self.drop_dead(number)
         self.files.remove(number)
         self.forget_file(number)
-        self.disk.delete(self.path(number))
+        self.disk.unlink(self.path(number))
 
     def drop_dead(self, number: int) -> None:
         """Remove the locations of count 0 in this file."""

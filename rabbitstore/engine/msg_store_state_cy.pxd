@@ -16,6 +16,11 @@ cdef class FileSummary:
     cdef public bint locked, is_damaged
     cdef public list dead
 
+cdef class Files:
+    cdef public dict by_number
+    cdef public I64 total_bytes, valid_bytes
+    cpdef object adjust(self, FileSummary summary, I64 valid_delta)
+
 cdef class InFlight:
     cdef public dict counts
     cpdef object started(self, bytes msg_id, I64 difference)

@@ -96,7 +96,7 @@ class Files:
         summary.file_size = file_size
         summary.valid_total_size = valid_total_size
 
-    def adjust(self, summary: FileSummary, valid_delta: int) -> None:
+    def adjust(self, summary: FileSummary, valid_delta: I64) -> None:
         """Change the number of referenced bytes of one file."""
         summary.valid_total_size += valid_delta
         self.valid_bytes += valid_delta

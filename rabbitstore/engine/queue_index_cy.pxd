@@ -3,7 +3,8 @@ from storebytes._bytes_cy cimport *
 from rabbitstore.engine.queue_index_base_cy cimport QueueIndexBase
 from rabbitstore.format.entry_cy cimport IndexEntry
 
-cdef I64 _TRANSIENT
+cdef I64 _TRANSIENT, _ACKNOWLEDGED
+cdef Size _MARKS_BYTES
 
 @cython.final
 cdef class _Segment:
@@ -16,6 +17,7 @@ cdef class QueueIndex(QueueIndexBase):
     cdef public object _journal
     cdef public I64 _journal_bytes, _entries, _entries_max, _bytes_max, _flushes
     cdef public bytearray _buffer
+    cdef public memoryview _marks
     cdef public bint _is_dirty, _journal_may_be_unsynced
 
     cpdef object publish(self, I64 seq_id, bytes msg_id, I64 expiry_us, I64 size, Bool persistent, bytes term)

@@ -45,7 +45,7 @@ from ..settings import IndexSettings
 from .queue_index_base_cy import QueueIndexBase
 
 if not cython.compiled:
-    from storebytes._bytes_cy import I64, Bool
+    from storebytes._bytes_cy import I64, Bool, Size, Target, put_i64, target_of
 
 
 _LOG = logging.getLogger("brokerstore")
@@ -55,7 +55,8 @@ _pack_publish = _PUBLISH.pack
 _pack_mark = JOURNAL_HEAD.pack
 _TRANSIENT = JOURNAL_PUBLISH_TRANSIENT << 62
 _DELIVERED = JOURNAL_DELIVERED << 62
-_ACKNOWLEDGED = JOURNAL_ACKNOWLEDGED << 62
+_ACKNOWLEDGED = (JOURNAL_ACKNOWLEDGED - 4) << 62  # as a signed integer
+_MARKS_BYTES = 128 * JOURNAL_HEAD.size
 _ENTRY_MIN = SEGMENT_HEAD.size * 2 + PUBLISH_BODY.size  # bytes of an unacknowledged entry: publish and delivered mark
 
 
@@ -83,7 +84,7 @@ class QueueIndex(QueueIndexBase):
 
     __slots__ = (
         "_buffer", "_bytes_max", "_entries", "_entries_max", "_flushes", "_is_dirty", "_journal", "_journal_bytes",
-        "_journal_may_be_unsynced",
+        "_journal_may_be_unsynced", "_marks",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, folder: str, settings: IndexSettings) -> None:
@@ -92,6 +93,7 @@ class QueueIndex(QueueIndexBase):
         self._entries_max = settings.journal_entries_max
         self._bytes_max = settings.journal_bytes_max
         self._buffer = bytearray()  # journal bytes not yet written
+        self._marks = memoryview(bytearray(_MARKS_BYTES))  # scratch space of `acknowledge`
         self._journal: File | None = None
         self._journal_bytes = 0
         self._entries = 0  # since the last flush
@@ -125,21 +127,32 @@ class QueueIndex(QueueIndexBase):
 
     def acknowledge(self, seq_ids: Iterable[int]) -> None:
         """Acknowledge messages; each must be unacknowledged."""
-        segment: _Segment
+        segment: _Segment | None = None
+        first: I64 = 0  # of the segment
+        relative: I64
         number: I64
-        count: I64 = 0
+        size: Size = 0
+        marks: Target = target_of(self._marks)
         buffer: bytearray = self._buffer
-        for seq_id in seq_ids:
-            buffer += _pack_mark(_ACKNOWLEDGED | seq_id)
-            number = seq_id
-            number = number // self._per_segment
-            segment = self._segments[number]
-            relative = seq_id - number * self._per_segment
-            if segment.publishes.pop(relative, None) is None:
-                segment.acks.append(relative)
-            segment.unacked -= 1
-            count += 1
-        self._entries += count
+        try:
+            for seq_id in seq_ids:
+                number = seq_id
+                relative = number - first
+                if segment is None or relative < 0 or relative >= self._per_segment:
+                    segment = self._segments[number // self._per_segment]
+                    first = number - number % self._per_segment
+                    relative = number - first
+                if not segment.publishes or segment.publishes.pop(relative, None) is None:
+                    segment.acks.append(relative)
+                segment.unacked -= 1
+                self._entries += 1
+                if size == _MARKS_BYTES:
+                    buffer += self._marks
+                    size = 0
+                put_i64(marks, size, _ACKNOWLEDGED | number)
+                size += 8
+        finally:
+            buffer += self._marks[:size]
         if self._entries > self._entries_max:
             self.flush()
 
@@ -226,7 +239,7 @@ class QueueIndex(QueueIndexBase):
         done = [number for number, segment in self._segments.items() if not segment.unacked]
         gone = [number for number in done if self._segments.pop(number).has_file]
         for number in gone:
-            self.disk.delete(f"{self.folder}/{number}.idx")
+            self.disk.unlink(f"{self.folder}/{number}.idx")
         return bool(gone)
 
     def _append(self, number: int, segment: _Segment) -> None:

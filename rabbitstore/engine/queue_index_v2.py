@@ -198,10 +198,10 @@ class QueueIndexV2(QueueIndexBase):
     def _delete_segment(self, number: int, segment: _V2Segment) -> None:
         """Delete the files of a segment whose entries on disk are all acknowledged, the messages first."""
         if segment.store_bytes:
-            self.disk.delete(f"{self.folder}/{number}.qs")
+            self.disk.unlink(f"{self.folder}/{number}.qs")
             self.disk.sync_folder(self.folder)  # a store without an index is damage, an index of zeros is not
         if segment.has_file:
-            self.disk.delete(f"{self.folder}/{number}.qi")
+            self.disk.unlink(f"{self.folder}/{number}.qi")
         del self._segments[number]
 
     # --- reading

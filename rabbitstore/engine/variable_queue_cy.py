@@ -240,15 +240,22 @@ class VariableQueue:
 
     def _forget(self, messages: Iterable[IndexEntry]) -> None:
         """Remove the messages from index and stores."""
-        indexed = []
+        message: IndexEntry
+        indexed: list[int] = []
+        persistent: list[bytes] = []
+        transient: list[bytes] = []
         for message in messages:
             if message.persistent:
                 self.persistent_count -= 1
                 self.persistent_bytes -= message.size
             if message.in_store:
-                self._client(message).remove((message.msg_id,))
+                (persistent if message.persistent else transient).append(message.msg_id)
             if message.in_index:
                 indexed.append(message.seq_id)
+        if persistent:
+            self.persistent_store.remove(persistent)
+        if transient:
+            self.transient_store.remove(transient)
         if indexed:
             self.index.acknowledge(indexed)
 

@@ -209,7 +209,8 @@ class Vhost:
                         part.index.flush()
 
     def collect(self) -> int:
-        """Run the collector until the settings are met; return the number of merges."""
+        """Free deleted files, and run the collector until the settings are met; return the number of merges."""
+        self.disk.free_unlinked()
         self.process()
         return collect(self.persistent) + collect(self.transient)
 
@@ -238,6 +239,7 @@ class Vhost:
         self.persistent.close()
         self.transient.abandon()
         write_clean_stop(self.disk, self.path, self.persistent, rows, self.index_version)
+        self.disk.free_unlinked()
 
     def abandon(self) -> None:
         """Close all files without writing anything, as a dying process does."""
@@ -246,6 +248,7 @@ class Vhost:
                 part.index.abandon()
         self.persistent.abandon()
         self.transient.abandon()
+        self.disk.free_unlinked()
 
     def check(self) -> None:
         """Assert the invariants of queues, indexes and message stores."""

@@ -464,6 +464,13 @@ class ForgettingDisk:
         del folder.live[name]
         self._change(QuestionKind.UNLINK, folder, name, node)
 
+    def unlink(self, path: str) -> None:
+        """Delete the name of a file: there is no space to free."""
+        self.delete(path)
+
+    def free_unlinked(self) -> None:
+        """Do nothing: `unlink` has freed it."""
+
     def delete_folder(self, folder: str) -> None:
         """Delete an empty folder."""
         self.before("delete folder", folder)

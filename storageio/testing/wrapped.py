@@ -111,6 +111,15 @@ class WrappedDisk:
         self.before("delete", path)
         self.inner.delete(path)
 
+    def unlink(self, path: str) -> None:
+        """Run the hook as `delete`, then unlink."""
+        self.before("delete", path)
+        self.inner.unlink(path)
+
+    def free_unlinked(self) -> None:
+        """Free without the hook: it cannot fail."""
+        self.inner.free_unlinked()
+
     def delete_folder(self, folder: str) -> None:
         """Run the hook, then delete."""
         self.before("delete folder", folder)

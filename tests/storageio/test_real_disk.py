@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -407,3 +408,55 @@ def test_a_closed_map_is_unmapped_when_its_last_view_goes(tmp_path: Path) -> Non
     assert path not in Path("/proc/self/maps").read_text()
     held.close()
     file.close()
+
+
+def test_an_unlinked_file_has_no_name_and_keeps_its_space_until_it_is_freed(tmp_path: Path) -> None:
+    """Freeing 16 MiB takes the system most of a millisecond, which a removal of messages must not wait for."""
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 5000)
+    REAL_DISK.free_unlinked()
+    with path.open("rb") as reader:
+        before = os.fstat(reader.fileno())
+        held = _descriptors_of(before)
+        REAL_DISK.unlink(str(path))
+        assert not path.exists() and _descriptors_of(before) == held + 1
+        REAL_DISK.free_unlinked()
+        assert _descriptors_of(before) == held
+
+
+def test_a_limited_number_of_unlinked_files_is_held(tmp_path: Path) -> None:
+    REAL_DISK.free_unlinked()
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(100):
+        path = tmp_path / str(number)
+        path.write_bytes(b"x")
+        REAL_DISK.unlink(str(path))
+    assert len(os.listdir("/proc/self/fd")) - before == 64
+    REAL_DISK.free_unlinked()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_file_is_unlinked_without_a_free_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x")
+
+    def full(*_arguments: Any) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(os, "open", full)
+    REAL_DISK.unlink(str(path))
+    monkeypatch.undo()
+    assert not path.exists()
+
+
+def _descriptors_of(found: os.stat_result) -> int:
+    """Return how many descriptors of this process are of the file."""
+    numbers = [int(name) for name in os.listdir("/proc/self/fd")]
+    return sum(1 for number in numbers if _is_of(number, found))
+
+
+def _is_of(number: int, found: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.fstat(number), found)
+    except OSError:  # the descriptor that listed the folder
+        return False
