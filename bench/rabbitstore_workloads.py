@@ -1,4 +1,4 @@
-"""Workloads of rabbitstore; `test_rabbitstore.py` runs them alone, `rabbitmq/compare.py` beside the server's modules.
+"""Workloads of rabbitstore; `test_rabbitstore.py` runs them alone, `peers/rabbitmq_modules.py` beside the server's modules.
 
 Each workload does what the server's counterpart does: message terms are encoded and decoded inside the measured time.
 Results are messages per second by step.

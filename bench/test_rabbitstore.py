@@ -1,6 +1,6 @@
 """rabbitstore alone: each workload once as a test, measured with `--benchmark-enable`; rates are in extra_info.
 
-`bench/rabbitmq/compare.py` measures the ratios to RabbitMQ's own modules, in turn on one machine.
+`bench/peers/rabbitmq_modules.py` measures the ratios to RabbitMQ's own modules, in turn on one machine.
 """
 
 import pytest

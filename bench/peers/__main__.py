@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from . import embedded, folders, growth, grpc_proxy, live, queues, rocketmq, shared
+from . import embedded, folders, growth, grpc_proxy, live, queues, rabbitmq_modules, rocketmq, shared
 from .java_store import JavaStores, why_not
 from .turns import Row, line
 
@@ -53,6 +53,7 @@ def rows(arguments: argparse.Namespace, folder: Path) -> Iterator[Row]:
         "queues": lambda: queues.rows(folder, arguments.rounds, arguments.scale, is_selected),
         "live": lambda: live.rows(folder, arguments.rounds, arguments.scale, is_selected),
         "grpc": lambda: grpc_proxy.rows(folder, arguments.rounds, arguments.scale, is_selected),
+        "rabbitmq": lambda: rabbitmq_modules.rows(folder, arguments.rounds, arguments.scale, is_selected),
         "memory": lambda: growth.memory_rows(folder, arguments.scale, is_selected),
     }
     for name, made in others.items():

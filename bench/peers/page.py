@@ -19,6 +19,7 @@ SECTIONS = (
     "live",
     "grpc",
     "folders",
+    "rabbitmq",
 )  # names of their rows begin with it and a colon; the others depend on the peer
 SUMMARY = (  # question, the peer in words, (name, peer) of the row that answers it
     ("Put messages of 1 KiB, one thread", "RocketMQ's store", ("put, 1 thread, 1 KiB, until dispatched", "rocketmq")),

@@ -7,6 +7,7 @@ import os
 import statistics
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .pages import touch_free_memory
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from .bounds import Bound
 
 Side = Callable[[], float]  # returns a rate or a time
+Steps = Callable[[], dict[str, float]]
 
 
 @dataclass
@@ -67,27 +69,46 @@ def _make_even(*, is_prepared: bool = True) -> None:
 def take_turns(
     row: Row, ours: Side, theirs: Side, rounds: int, bound: Bound | None = None, *, is_of_memory: bool = True
 ) -> Row:  # fmt: skip
-    """Measure both sides in turn, each from the same state of the machine; the side that starts alternates.
+    """Measure both sides in turn: see `take_turns_in_steps`; after each round the bound, if there is one."""
+    after = None if bound is None else partial(_measure_bound, row, bound)
+    take_turns_in_steps({"": row}, lambda: {"": ours()}, lambda: {"": theirs()}, rounds, after, is_of_memory=is_of_memory)
+    return row
 
-    The first rounds are as plain processes meet the machine, the others with free memory touched before.
+
+def _measure_bound(row: Row, bound: Bound) -> None:
+    _make_even()
+    row.bound = bound.name
+    row.bound_rates.append(bound.rate())
+
+
+def take_turns_in_steps(
+    rows: dict[str, Row], ours: Steps, theirs: Steps, rounds: int, after: Callable[[], None] | None = None,
+    *, is_of_memory: bool = True,
+) -> None:  # fmt: skip
+    """Measure several rows at a time: each side returns what it measured, by step.
+
+    Both sides start from the same state of the machine, and the side that starts alternates.  The first rounds are as plain
+    processes meet the machine, the others with free memory touched before, and `after` runs after each of these.
     With `is_of_memory=False` dirty pages and free memory do not matter, stay as they are, and there are no plain rounds.
     """
     for number in range(rounds if is_of_memory else 0):
-        sides = [(ours, row.plain_ours), (theirs, row.plain_theirs)]
-        for side, found in sides if number % 2 else reversed(sides):
+        for is_ours in _order(number):
             _make_even(is_prepared=False)
-            found.append(side())
+            for step, value in (ours if is_ours else theirs)().items():
+                (rows[step].plain_ours if is_ours else rows[step].plain_theirs).append(value)
     for number in range(rounds):
-        sides = [(ours, row.ours), (theirs, row.theirs)]
-        for side, found in sides if number % 2 else reversed(sides):
+        for is_ours in _order(number):
             if is_of_memory:
                 _make_even()
-            found.append(side())
-        if bound is not None:
-            _make_even()
-            row.bound = bound.name
-            row.bound_rates.append(bound.rate())
-    return row
+            for step, value in (ours if is_ours else theirs)().items():
+                (rows[step].ours if is_ours else rows[step].theirs).append(value)
+        if after is not None:
+            after()
+
+
+def _order(number: int) -> tuple[bool, bool]:
+    """Return which side of a round starts."""
+    return (True, False) if number % 2 else (False, True)
 
 
 def line(row: Row) -> str:

@@ -1,7 +1,7 @@
 """The guarantees of the RabbitMQ-style store, and the tests that check each of them.
 
 A name is that of a test function; a module stands for all of its tests.  Measured guarantees are in
-docs/evidence/performance-notes.md: `bench.rabbitmq.compare`, `bench.rabbitmq.recovery`, `bench.rabbitmq.ten_million`.
+docs/evidence/performance-notes.md: `bench.peers --group rabbitmq`, `bench.rabbitmq.recovery`, `bench.rabbitmq.ten_million`.
 """
 
 from __future__ import annotations

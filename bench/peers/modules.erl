@@ -1,4 +1,4 @@
-%% RabbitMQ's storage modules driven inside a running node, for bench/rabbitmq/compare.py.
+%% RabbitMQ's storage modules driven inside a running node, for bench/peers/rabbitmq_modules.py.
 %% Every function answers {Step, MessagesPerSecond} pairs.
 -module(modules).
 -export([store/3, index/3, queue/3]).
