@@ -60,7 +60,7 @@ def rows(folder: Path, rounds: int, scale: float, is_selected: Callable[[str], b
             made = {step: Row(f"rabbitmq: {what}, {STEPS[step]}", "RabbitMQ 3.10.8", "msg/s", TARGET) for step in steps}
             if any(is_selected(row.name) for row in made.values()):
                 theirs = partial(_server_rates, broker, folder, call)
-                take_turns_in_steps(made, partial(work, folder / "ours"), theirs, rounds)
+                take_turns_in_steps(made, partial(work, folder / "ours"), theirs, rounds, plain_rounds=rounds)
                 yield from made.values()
     finally:
         broker.end()

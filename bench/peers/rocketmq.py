@@ -51,7 +51,7 @@ class Bench:
         """Measure a row if it is selected.  For times, less is better."""
         if self.expected(name):
             row = Row(name, PEER, unit, target, less_is_better=unit in ("us", "ms"))
-            yield take_turns(row, ours, theirs, self.rounds, bound)
+            yield take_turns(row, ours, theirs, self.rounds, bound, plain_rounds=self.rounds)
 
     def pair(self, mode: str) -> tuple[OwnStore, Any]:
         """Open and warm up both stores, so that the JVM has compiled the measured code."""
@@ -169,7 +169,7 @@ def read_rows(bench: Bench) -> Iterator[Row]:
         row = Row(f"scan, columns, {size} B", "C loop that checks", "msg/s", 0.7)
         if bench.expected(row.name):
             yield take_turns(row, lambda topic=topic, count=count: count / ours.scan(topic, "columns")["seconds"],  # type: ignore[misc]
-                checking.rate, bench.rounds)  # fmt: skip
+                checking.rate, bench.rounds, plain_rounds=bench.rounds)  # fmt: skip
         if size == 100:
             break
         lookups = bench.count(200_000)  # a tenth of a second, since touching memory emptied all caches

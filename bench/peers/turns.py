@@ -67,11 +67,13 @@ def _make_even(*, is_prepared: bool = True) -> None:
 
 
 def take_turns(
-    row: Row, ours: Side, theirs: Side, rounds: int, bound: Bound | None = None, *, is_of_memory: bool = True
+    row: Row, ours: Side, theirs: Side, rounds: int, bound: Bound | None = None,
+    *, is_of_memory: bool = True, plain_rounds: int = 0,
 ) -> Row:  # fmt: skip
     """Measure both sides in turn: see `take_turns_in_steps`; after each round the bound, if there is one."""
     after = None if bound is None else partial(_measure_bound, row, bound)
-    take_turns_in_steps({"": row}, lambda: {"": ours()}, lambda: {"": theirs()}, rounds, after, is_of_memory=is_of_memory)
+    sides: tuple[Steps, Steps] = (lambda: {"": ours()}), (lambda: {"": theirs()})
+    take_turns_in_steps({"": row}, *sides, rounds, after, is_of_memory=is_of_memory, plain_rounds=plain_rounds)
     return row
 
 
@@ -83,15 +85,15 @@ def _measure_bound(row: Row, bound: Bound) -> None:
 
 def take_turns_in_steps(
     rows: dict[str, Row], ours: Steps, theirs: Steps, rounds: int, after: Callable[[], None] | None = None,
-    *, is_of_memory: bool = True,
+    *, is_of_memory: bool = True, plain_rounds: int = 0,
 ) -> None:  # fmt: skip
     """Measure several rows at a time: each side returns what it measured, by step.
 
-    Both sides start from the same state of the machine, and the side that starts alternates.  The first rounds are as plain
-    processes meet the machine, the others with free memory touched before, and `after` runs after each of these.
-    With `is_of_memory=False` dirty pages and free memory do not matter, stay as they are, and there are no plain rounds.
+    Both sides start from the same state of the machine, and the side that starts alternates.  The plain rounds come first, as
+    processes meet the machine; before the others free memory is touched, and `after` runs after each of them.
+    With `is_of_memory=False` dirty pages and free memory do not matter, and stay as they are.
     """
-    for number in range(rounds if is_of_memory else 0):
+    for number in range(plain_rounds):
         for is_ours in _order(number):
             _make_even(is_prepared=False)
             for step, value in (ours if is_ours else theirs)().items():
