@@ -60,13 +60,10 @@ def _parsed(sidecar: Any) -> tuple[int, dict[int, int]]:
 
 
 def delivered_since(parts: StoreParts, offsets: DelayOffsets) -> dict[int, int]:
-    """Return the next queue offset of each level that is ahead of the file.
-
-    A store open for reading only does not know the end of its log, so everything is searched.
-    """
-    sidecar = read_delay_sidecar(parts.disk, parts.paths.own) if parts.writable else None
+    """Return the next queue offset of each level that is ahead of the file."""
+    sidecar = read_delay_sidecar(parts.disk, parts.paths.own)
     if sidecar is not None and sidecar[0] > parts.log.written_offset:
-        sidecar = None  # the log was cut after the file was written
+        sidecar = None  # the log was cut after the file was written, or the store is only read and its end not known
     further = {}
     for queue_id in parts.queues.queue_ids(SCHEDULE_TOPIC):
         level, known = queue_id + 1, offsets.get(queue_id + 1)
