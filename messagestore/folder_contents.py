@@ -19,6 +19,7 @@ from storebytes.folder_kind import FolderKind
 
 COMPACTION = "compaction"
 ROCKSDB_STORE = "rocksdbstore"  # since 5.4.0, empty unless an option puts index, timers or transactions there
+POP_STORE = "kvStore"  # of a broker with popConsumerKVServiceEnable
 LOG = "commitlog"
 NAME_LENGTH = 20  # digits of a log file's name
 WHEEL_SNAPSHOT = "timerwheel."  # before the position in the timer log
@@ -62,7 +63,7 @@ _KNOWN = {
     COMPACTION: ("compacted topics", Use.READ),
     "abort.bak": ("what a broker copies of `abort`, without meaning", Use.READ),
     ROCKSDB_STORE: ("index, timers and transactions", Use.READ),
-    "kvStore": ("pop consumer state (RocksDB)", Use.KEPT),
+    POP_STORE: ("pop consumer state (RocksDB)", Use.KEPT),
     "epochFileCheckpoint": ("epochs of controller mode (auto-switch HA)", Use.UNSUPPORTED),
     "tieredstore": ("tiered storage", Use.UNSUPPORTED),
 }

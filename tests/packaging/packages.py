@@ -63,12 +63,13 @@ PUBLIC_MODULES: dict[str, str] = {
         abort_file broker.config broker.config.broker_properties broker.config.config_files broker.config.config_table
         broker.config.consumer_offsets broker.config.delay_offsets broker.config.request_modes
         broker.config.subscription_groups broker.config.topics broker.services.delay_messages
-        broker.services.half_messages broker.services.pop_state compaction config deleted_topics derive.cross_check derive.kinds
-        dledger derive.kinds.extended derive.kinds.ordinary derive.kinds.scheduled derive.rebuild derive.walk differences
-        engine excluded_topics folder folder_contents index_hint paths property_names read.beside_writer
-        read.decoded read.key_search repair.config_check repair.rebuild_store repair.recover repair.rocksdb_check
-        repair.verification rocksdb.database rocksdb.queues rocksdb.store_rows shared.aio shared.news shared.store
-        sidecar store_settings swap timers.check timers.layout timers.pending timers.wheel write.admission write.durations
+        broker.services.half_messages broker.services.pop_state broker.services.waiting_delays compaction config
+        deleted_topics derive.cross_check derive.kinds dledger derive.kinds.extended derive.kinds.ordinary
+        derive.kinds.scheduled derive.rebuild derive.walk differences engine excluded_topics folder folder_contents
+        index_hint paths property_names read.beside_writer read.decoded read.key_search repair.config_check
+        repair.rebuild_store repair.recover repair.rocksdb_check repair.verification rocksdb.database rocksdb.pop_rows
+        rocksdb.queues rocksdb.store_rows shared.aio shared.news shared.store sidecar store_settings swap timers.check
+        timers.layout timers.pending timers.wheel write.admission write.durations
     """,
     "rabbitstore": """
         cluster folder format format.index_versions format.layout format.message format.properties node_folder quorum

@@ -12,13 +12,21 @@ import click
 
 from storageio import REAL_DISK, InvalidMessage, PutRejected
 
+from ..escapes import quote
 from ..options import JSON, POSITIVE, QUIET, TEXT, store_command
 from ..output import Answer, count_text, print_line, progress, show
 
 if TYPE_CHECKING:
+    from messagestore import MessageStore
+
     from ..backends.rocketmq_folder import RocketmqFolder
 
-POP_STATE = "kvStore"  # of a broker with popConsumerKVServiceEnable
+WAITING = {
+    "delayed": "waiting delayed message",
+    "timers": "pending timer",
+    "transactions": "undecided transaction",
+    "unacknowledged": "unacknowledged message of POP consumers",
+}
 
 
 @store_command(
@@ -50,6 +58,8 @@ def copy(
     from brokerstore.identify import FolderKind
     from brokerstore.write_target import check_write_target
     from messagestore.compaction import compacted_queues
+    from messagestore.folder_contents import POP_STORE
+    from messagestore.rocksdb.database import EXTRA, can_read
 
     backend.require_index_layout(has_rocksdb=True)
     check_write_target(new, FolderKind.ROCKETMQ)
@@ -61,33 +71,44 @@ def copy(
         total = sum(store.max_offset(topic, queue_id) for topic in chosen for queue_id in store.queue_ids(topic))
         with progress("copy", total, quiet=quiet, is_bytes=False) as advance, _named_topic(chosen), _whole_or_nothing(new):
             done = store.copy_topics(new, None if every else chosen, config, progress=advance)
-    if backend.facts.contents.has_rocksdb(POP_STATE):
-        print_line(f"brokerstore: not copied: {POP_STATE}; what consumers in POP mode have in hand is only there")
+        waiting = dict.fromkeys(WAITING, 0) if every else _waiting(backend, store, chosen)
+    if backend.facts.contents.has_rocksdb(POP_STORE) and not can_read():
+        print_line(
+            f"brokerstore: not copied: {POP_STORE}, which needs the extra {EXTRA} and tells what POP consumers have in hand"
+        )
     if backend.is_in_use and compacted_queues(REAL_DISK, backend.facts.path):
         print_line("brokerstore: not copied: compacted files, which a broker replaces; it makes them again from the copied log")
-    for text in () if every else _left_behind(backend, chosen):
-        print_line(f"brokerstore: not copied: {text}; --all copies it")
-    facts = {"topics": done.topics, "messages": done.messages, "groups": done.groups} | incomplete
+    facts = {"topics": done.topics, "messages": done.messages, "groups": done.groups, "not_copied": waiting} | incomplete
     topics_text, groups_text = count_text(len(done.topics), "topic"), count_text(len(done.groups), "group")
-    text = f"Copied {count_text(done.messages, 'message')} of {topics_text} and the offsets of {groups_text} to {new}"
-    return show(Answer(facts, [text]), as_json)
+    text = [f"Copied {count_text(done.messages, 'message')} of {topics_text} and the offsets of {groups_text} to {new}"]
+    text += [f"Not copied: {count_text(count, WAITING[name])}" for name, count in waiting.items() if count]
+    step = f"run: brokerstore copy {quote(backend.facts.path)} --to OTHER_DIR --all  (copies that as well)"
+    return show(Answer(facts, text, next_steps=[step] if len(text) > 1 else ()), as_json)
 
 
-def _left_behind(backend: RocketmqFolder, chosen: list[str]) -> Iterator[str]:
-    """Yield what waits for the chosen topics in topics of the broker that are not copied."""
+def _waiting(backend: RocketmqFolder, store: MessageStore, chosen: list[str]) -> dict[str, int]:
+    """Count what waits for the chosen topics in topics of the broker that are not chosen."""
+    from commitlog.topic_names import HALF_TOPIC, SCHEDULE_TOPIC
     from messagestore.broker.services.pop_state import REVIVE_PREFIX
+    from messagestore.broker.services.waiting_delays import waiting_delays
+    from messagestore.rocksdb.pop_rows import stored_pop_rows
     from messagestore.timers.layout import TIMER_TOPIC
 
     from ..backends.rocketmq_pop import pop_rows
     from ..backends.rocketmq_timers import pending
 
-    found = pending(backend) if TIMER_TOPIC not in chosen else None
-    if timers := sum(one.timers for one in found.topics if one.topic in chosen) if found is not None else 0:
-        yield count_text(timers, "pending timer")
-    if TIMER_TOPIC in chosen and any(topic.startswith(REVIVE_PREFIX) for topic in chosen):
-        return
-    if in_hand := sum(row["unacknowledged"] for row in pop_rows(backend) if row["topic"] in chosen):
-        yield f"{count_text(in_hand, 'message')} that consumers in POP mode have in hand"
+    found = dict.fromkeys(WAITING, 0)
+    if SCHEDULE_TOPIC not in chosen:
+        found["delayed"] = sum(count for topic, count in waiting_delays(store.engine).items() if topic in chosen)
+    timers = pending(backend) if TIMER_TOPIC not in chosen else None
+    if timers is not None:
+        found["timers"] = sum(one.timers for one in timers.topics if one.topic in chosen)
+    if HALF_TOPIC not in chosen:
+        found["transactions"] = sum(half.topic in chosen for half in store.undecided_transactions())
+    if TIMER_TOPIC not in chosen or not any(topic.startswith(REVIVE_PREFIX) for topic in chosen):
+        copied = sum(row.topic in chosen for row in stored_pop_rows(REAL_DISK, backend.facts.path))  # they need no topic
+        found["unacknowledged"] = sum(row["unacknowledged"] for row in pop_rows(backend) if row["topic"] in chosen) - copied
+    return found
 
 
 @contextlib.contextmanager

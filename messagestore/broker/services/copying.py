@@ -2,7 +2,8 @@
 
 Records are appended in log order with all their fields: queue, queue offset, times, hosts, flags, properties. Committed
 consumer offsets therefore stay valid. They are copied as well, with what the files of `config/` have about the topics and their
-groups, and with the progress of delayed messages, timers and transactions, if their topics are copied.
+groups, and with the progress of delayed messages, timers and transactions, if their topics are copied, and what groups in POP
+mode have in hand of the topics.
 
 Queues are derived from the copied log, so those of the source may be in RocksDB, and may lack units.
 """
@@ -24,6 +25,7 @@ from ...derive.kinds import is_dispatched
 from ...folder_contents import queues_databases
 from ...property_names import TRANSACTION_GROUP
 from ...rocksdb.database import open_database
+from ...rocksdb.pop_rows import stored_pop_rows, write_pop_rows
 from ...rocksdb.queues import last_ends
 from ...timers.layout import TIMER_TOPIC
 from ...timers.rebuild_timers import rebuild_timers
@@ -106,6 +108,8 @@ def copy_topics(
     target.settle()
     _copy_progress(source, target, requested, progress_before, records)
     _copy_tables(source, target, requested)
+    if rows := [row for row in progress_before.pop_rows if row.topic in set(requested)]:
+        write_pop_rows(target.disk, target.paths.root, rows)
     if not is_used_by_broker(source):
         copy_compacted(source.disk, source.paths.root, target.paths.root, requested)
     return Copied(count, requested, _copy_groups(source, target, requested, progress_before, every=topics is None))
@@ -147,6 +151,8 @@ class _Progress:
         self.levels = DelayOffsets(source.disk, source.paths.config).levels()
         self.offsets = source.consumer_offsets()
         self.document = self.offsets.document()
+        # after the offsets: of a running broker, a message that is taken now comes twice, and none is lost
+        self.pop_rows = stored_pop_rows(source.disk, source.paths.root)
         self.halves_from = self.offsets.get(HALF_TOPIC, TRANSACTION_GROUP, 0) or 0
 
 

@@ -63,7 +63,7 @@ def delivered_since(parts: StoreParts, offsets: DelayOffsets) -> dict[int, int]:
     """Return the next queue offset of each level that is ahead of the file."""
     sidecar = read_delay_sidecar(parts.disk, parts.paths.own)
     if sidecar is not None and sidecar[0] > parts.log.written_offset:
-        sidecar = None  # the log was cut after the file was written
+        sidecar = None  # the log was cut after the file was written, or the store is only read and its end not known
     further = {}
     for queue_id in parts.queues.queue_ids(SCHEDULE_TOPIC):
         level, known = queue_id + 1, offsets.get(queue_id + 1)
@@ -87,7 +87,7 @@ class _Search:
         """Return the offset behind the last delivered message from `start` on; undelivered ones before it were skipped."""
         queue = self._parts.queues.get(SCHEDULE_TOPIC, queue_id)
         assert queue is not None, "one that was listed"
-        newest_ms = self._parts.log.appender.last_store_timestamp_ms
+        newest_ms = self._parts.log.appender.last_store_timestamp_ms if self._parts.writable else self._parts.now_ms()
         at = max(start, queue.min_offset)
         for position, unit in queue.units(at):
             waiting = self._parts.log.message_at(unit.physical_offset)

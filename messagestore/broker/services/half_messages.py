@@ -8,16 +8,13 @@ UNIQ_KEY are two transactions.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from commitlog import StoredMessage
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK
 from commitlog.topic_names import HALF_TOPIC, OP_TOPIC
 
-from ...folder_contents import queues_databases
 from ...property_names import (
     CHECK_TIMES,
     IMMUNITY_S,
@@ -28,9 +25,9 @@ from ...property_names import (
     TRANSACTION_ID,
     UNIQUE_KEY,
 )
-from ...rocksdb.database import open_database
-from ...rocksdb.queues import AnyQueue, RocksdbQueue, queue_ends
+from ...rocksdb.queues import AnyQueue
 from ...rocksdb.store_rows import stored_transactions
+from .broker_queues import broker_queues
 
 if TYPE_CHECKING:
     from ...parts import StoreParts
@@ -106,8 +103,8 @@ def undecided(parts: StoreParts) -> list[HalfMessage]:
     for row in stored_transactions(parts.disk, parts.paths.root) or ():
         if (message := parts.log.message_at(row.log_offset)) is not None:
             in_rows[row.log_offset] = HalfMessage(message.queue_offset, message, row.checks)
-    with _queues(parts) as (half_queue, op_queue):
-        halves, _, ends = read_transactions(parts, half_queue, op_queue)
+    with broker_queues(parts, HALF_TOPIC, OP_TOPIC) as queues:
+        halves, _, ends = read_transactions(parts, queues.get((HALF_TOPIC, 0)), queues.get((OP_TOPIC, 0)))
     in_queue = {half.message.physical_offset: half for half in halves if half.queue_offset not in ends}
     return [half for _, half in sorted((in_queue | in_rows).items())]
 
@@ -132,21 +129,6 @@ def op_records(parts: StoreParts, queue: AnyQueue | None, since_ms: int) -> list
             break
         found.append(OpRecord(position, _offsets(message.body), message.physical_offset + message.size))
     return found[::-1]
-
-
-@contextmanager
-def _queues(parts: StoreParts) -> Iterator[tuple[AnyQueue | None, AnyQueue | None]]:
-    """Yield the queues of half messages and of op records, from RocksDB if they are only there."""
-    for topic in (HALF_TOPIC, OP_TOPIC):
-        parts.lookup.get(topic, 0)  # of a reader, updates the queue
-    found = parts.queues.get(HALF_TOPIC, 0), parts.queues.get(OP_TOPIC, 0)
-    databases = queues_databases(parts.disk, parts.paths.root) if found == (None, None) else []
-    if not databases:
-        yield found
-        return
-    with open_database(os.path.join(parts.paths.root, databases[0])) as database:
-        ends = queue_ends(database)
-        yield RocksdbQueue.of(database, ends, HALF_TOPIC, 0), RocksdbQueue.of(database, ends, OP_TOPIC, 0)
 
 
 def read_transactions(

@@ -2,7 +2,7 @@
 
 A broker keeps the state of POP in messages: a checkpoint names the messages that a group took, acknowledgements name those that
 it processed. Both are timers until the checkpoint expires. They reach a revive topic then, whose reader puts every message
-without an acknowledgement into the group's retry topic.
+without an acknowledgement into the group's retry topic. Newer brokers may keep a row for each taken message in RocksDB instead.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from commitlog.walk import LogFiles
 from consumequeue import ConsumeQueues
 from storageio import Disk
 
+from ...rocksdb.pop_rows import stored_pop_rows
 from ...timers.layout import REAL_TOPIC, TIMER_TOPIC
 from ...timers.pending import pending_messages
 from ...timers.records import TimerRecords
@@ -28,6 +29,7 @@ REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 CHECKPOINT, ACK, ACKS = "ck", "ack", "bAck"  # tags
 TAKEN_MAX = 1024  # messages of a checkpoint; a broker has 32
 _INT64 = range(-(1 << 63), 1 << 63)
+_Taken = dict[tuple[str, str], tuple[int, int | None]]  # topic and group -> messages, and when the first is revived
 
 
 class PopLag(NamedTuple):
@@ -70,14 +72,16 @@ class _Checkpoint(NamedTuple):
 def read_pop_state(disk: Disk, root: str, files: LogFiles, queues: ConsumeQueues) -> PopState:
     """Return the lag of every group in POP mode; empty for a store whose consumers never used it."""
     config = os.path.join(root, "config")
-    modes = RequestModes(disk, config)
-    if not modes.pop_groups() and not any(topic.startswith(REVIVE_PREFIX) for topic in queues.topics()):
+    modes, rows = RequestModes(disk, config), stored_pop_rows(disk, root)
+    if not rows and not modes.pop_groups() and not any(topic.startswith(REVIVE_PREFIX) for topic in queues.topics()):
         return PopState([], 0)  # no other file is read
     offsets = offsets_table(disk, config)
     state = _State()
     for message in _pending(disk, root, files, queues, offsets):
         state.take(message)
     taken = state.unacknowledged()
+    for row in rows:
+        _add(taken, row.topic, row.group, 1, row.revive_ms)
     lags = []
     for topic, group in sorted({*modes.pop_groups(), *taken}):
         ready = sum(
@@ -150,16 +154,20 @@ class _State:
         else:
             raise ValueError
 
-    def unacknowledged(self) -> dict[tuple[str, str], tuple[int, int | None]]:
+    def unacknowledged(self) -> _Taken:
         """Return number and next revive time of the messages without acknowledgement, by topic and group."""
-        found: dict[tuple[str, str], tuple[int, int | None]] = {}
+        found: _Taken = {}
         for key, checkpoint in self._checkpoints.items():
-            number, next_ms = found.get((key.topic, key.group), (0, None))
-            left = len(checkpoint.offsets - self._acks.get(key, set()))
-            if left:
-                next_ms = checkpoint.revive_ms if next_ms is None else min(next_ms, checkpoint.revive_ms)
-            found[key.topic, key.group] = number + left, next_ms
+            _add(found, key.topic, key.group, len(checkpoint.offsets - self._acks.get(key, set())), checkpoint.revive_ms)
         return found
+
+
+def _add(taken: _Taken, topic: str, group: str, number: int, revive_ms: int) -> None:
+    """Count messages that are revived at a time; a group without any has no such time."""
+    before, next_ms = taken.get((topic, group), (0, None))
+    if number:
+        next_ms = revive_ms if next_ms is None else min(next_ms, revive_ms)
+    taken[topic, group] = before + number, next_ms
 
 
 def _integer(value: Any) -> int:
