@@ -35,6 +35,7 @@ SMALL_BYTES, SMALL_SPLITS = "64m", ("64k", "1000003", "16m")  # a task takes lon
 LARGE_SPLITS = ("77777777", "256m", "1g")
 NO_FOLDERS = {  # parts, or several
     "rabbitmq4-restart", "rabbitmq-queue-machine", "rabbitmq38-snapshot", "rabbitmq43-cluster", "rabbitmq38-upgraded",
+    "rabbitmq-upgrades",
 }  # fmt: skip
 RABBIT_NULLS: dict[str, Any] = dict.fromkeys(set(RABBIT_COLUMNS) - {"body"})  # the dump leaves out keys of other types of queue
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"

@@ -592,24 +592,27 @@ class Machine:
                 self.dead = DeadLetters()
         return True
 
-    def _timeout(self, _index: int, _time_ms: int, command: Any) -> bool:
+    def _timeout(self, _index: int, time_ms: int, command: Any) -> bool:
         name = command[1]
-        if isinstance(name, tuple) and len(name) == 2 and name[0] == "consumer_down_timeout":
-            self._gone(name[1])
-        elif name != "expire_msgs" and self.rules.keeps_after_disconnect:
+        if isinstance(name, tuple) and len(name) == 2 and name[0] == "consumer_disconnected_timeout":
+            return self._gone(name[1])
+        if name in ("expire_msgs", ("expire_msgs", "shallow")):
+            self._expire_lists(time_ms)
+        elif self.rules.keeps_after_disconnect:
             self.unknown = f"timeout {name}"
         return True
 
-    def _gone(self, key: Any) -> None:
+    def _gone(self, key: Any) -> bool:
         """Return what a consumer holds that was not heard of for a while."""
         consumer = self.consumers.get(key)
         if consumer is None or consumer.status != _SUSPECTED:
-            return
+            return False
         self._return_all(key, consumer, is_failed=False)
         if self.settings.is_single_active:
             self.consumers.pop(key, None)
             self._wait(key, consumer)
         self._activate()
+        return True
 
     def _dlx(self, _index: int, _time_ms: int, command: Any) -> bool:
         inner, dead = command[1], self.dead
@@ -660,21 +663,28 @@ class Machine:
             self._update(key, consumer)
 
     def _expire(self, time_ms: int) -> None:
-        while True:
-            message = self._next()
-            if message is None or message.expiry_ms is None or time_ms < message.expiry_ms:
-                return
-            self._drop_next("expired")
+        while (message := self._next()) is not None and message.is_expired(time_ms):
+            self._drop("expired", self._take())
+            self._expire_lists(time_ms)
 
-    def _drop_next(self, reason: str) -> None:
-        message = self._take()
+    def _expire_lists(self, time_ms: int) -> None:
+        """Drop expired messages at the head of every list, also those that are not next, if the version does that."""
+        if not self.rules.expires_every_list:
+            return
+        while self.returns and self.returns[0].is_expired(time_ms):
+            self._drop("expired", self.returns.popleft())
+        for part in self.lists():
+            while (message := part.first) is not None and message.is_expired(time_ms):
+                self._drop("expired", part.popleft())
+
+    def _drop(self, reason: str, message: QuorumContent | None) -> None:
         if message is not None:
             self.ready_bytes -= message.size
             self._dead_letter(reason, message)
 
     def _apply_limits(self) -> None:
         while self.settings.drops_head and self._is_over_limit() and self.count_ready():
-            self._drop_next("maxlen")
+            self._drop("maxlen", self._take())
 
     def _is_over_limit(self) -> bool:
         length, size = self.settings.max_length, self.settings.max_bytes

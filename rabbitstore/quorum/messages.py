@@ -25,6 +25,10 @@ class QuorumContent:
     expiry_ms: int | None = None
     annotations: dict[Any, Any] = field(default_factory=dict)
 
+    def is_expired(self, time_ms: int) -> bool:
+        """Return whether the message's time to live is over."""
+        return self.expiry_ms is not None and time_ms >= self.expiry_ms
+
 
 class MessageList:
     """Messages in the order of their delivery.

@@ -23,6 +23,7 @@ class Rules(NamedTuple):
     caps_credit: bool = False  # a consumer never has more credit than it was declared with
     credits_dropped_twice: bool = True  # for a return that exceeds the delivery limit
     keeps_return_order: bool = False  # returns come back in the order of the command, before in that of their ids
+    expires_every_list: bool = False  # drops the expired at the head of each list, by a timer or when the next one is expired
     lists: int = 1  # of messages by priority: one, two, or 32
     is_active_by_priority: bool = False  # before, consumers that wait become active in the order of their arrival
     activated_by: frozenset[str] = frozenset({"nodeup", AT_REMOVAL})  # what gives a queue its single active consumer
@@ -55,8 +56,9 @@ _V4 = _V3._replace(
 _V5 = _V4._replace(first_name=b"")
 _V7 = _V5._replace(activated_by=_SETTLED | _RETURNS)
 _V8 = _V7._replace(
-    lists=LISTS_STRICT, updates_each_return=True, counts_properties=True, limits_failures=True, keeps_after_disconnect=True
-)
+    expires_every_list=True, lists=LISTS_STRICT, updates_each_return=True, counts_properties=True, limits_failures=True,
+    keeps_after_disconnect=True,
+)  # fmt: skip
 RULES = dict(enumerate((_V0, _V1, _V2, _V3, _V4, _V5, _V5, _V7, _V8)))
 VERSIONS = range(len(RULES))
 

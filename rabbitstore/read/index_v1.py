@@ -16,6 +16,12 @@ from .index_reader import Finish, IndexFolder
 from .intact_segment_cy import read_intact
 from .salvage import read_journal_past_damage, read_segment_past_damage
 
+_EXPECTED = {  # by kind of contradiction between a journal and a segment
+    "ack_without_delivery": "a delivery before each acknowledgement",
+    "mark_too_many": "deliveries of messages that are not acknowledged",
+    "published_twice": "publishes with the marks that a segment has",
+}
+
 
 class IndexV1:
     """Reads version 1 of an index; `IndexV2` has the same methods."""
@@ -71,26 +77,22 @@ class IndexV1:
         if not in_file and not journal:
             self._report_lost_segment(number, problems)
         problems += (one.problem for one in drop_worse_copies(in_file, journal, first, self.queue.has_message))
-        self._report_lone_acknowledgements(in_file, journal, first, problems)
+        self._report_contradictions(in_file, journal, first, problems)
         return join_journal(in_file, journal, first)
 
-    def _report_lone_acknowledgements(
+    def _report_contradictions(
         self, in_file: dict[int, IndexEntry], journal: dict[int, JournalEntry], first: int, problems: list[Finding]
     ) -> None:
-        """Report acknowledgements of messages that no mark shows as delivered.
-
-        3.10 writes them for messages that 3.8 left undelivered, and then cannot load the queue.
-        """
-        lone = []
+        """Report what keeps the server from loading the queue (docs/formats/rabbitmq-index.md#order-of-a-flush)."""
+        seen: dict[str, list[tuple[int, int]]] = {}
         for seq_id, logged in journal.items():
-            entry = in_file.get(seq_id - first, logged.publish)
-            if entry is not None and logged.acked and not (logged.delivered or entry.delivered):
-                lone.append((logged.offset, seq_id))
-        if lone:
-            offset, seq_id = min(lone)
+            kind = contradiction(logged, in_file.get(seq_id - first))
+            if kind:
+                seen.setdefault(kind, []).append((logged.offset, seq_id))
+        for kind, rows in seen.items():
+            offset, seq_id = min(rows)
             where = f"{self.queue.relative}/{layout.JOURNAL_NAME}"
-            expected, found = "a delivery before each acknowledgement", f"{len(lone)} without one, first of message {seq_id}"
-            problems.append(Finding(where, offset, "ack_without_delivery", expected, found))
+            problems.append(Finding(where, offset, kind, _EXPECTED[kind], f"{len(rows)} others, first of message {seq_id}"))
 
     def _report_lost_segment(self, number: int, problems: list[Finding]) -> None:
         """Report a segment without entries, or of zeros: they are in no file, since a flush empties the journal after them."""
@@ -107,3 +109,19 @@ class IndexV1:
     def unknown_heads(self) -> Iterator[Finding]:
         """Yield nothing: a segment has no head."""
         return iter(())
+
+
+def contradiction(logged: JournalEntry, entry: IndexEntry | None) -> str:
+    """Return the kind of contradiction between the states of a message in the journal and in its segment, or an empty text.
+
+    3.10 acknowledges messages that 3.8 left undelivered without a delivery.  A kill after a flush wrote the segments leaves a
+    journal that ends before its last marks: they were not in the file yet.
+    """
+    if logged.publish is not None:
+        if logged.acked and not logged.delivered and (entry is None or not entry.delivered):
+            return "ack_without_delivery"
+        is_behind = entry is not None and ((entry.delivered and not logged.delivered) or (entry.acked and not logged.acked))
+        return "published_twice" if is_behind else ""
+    if logged.acked:
+        return "ack_without_delivery" if entry is not None and not (logged.delivered or entry.delivered) else ""
+    return "mark_too_many" if entry is None or entry.acked else ""

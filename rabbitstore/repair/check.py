@@ -20,7 +20,15 @@ from ..format.rdq import StoreRecord
 from ..read.intact_segment_cy import IntactSegment
 from ..read.queue_folder import QueueFolder
 from ..read.store_folder import StoreFolder, store_names
-from ..read.table_check import check_clients, check_locations, check_summary, crashed_clients, read_tables, valid_bytes
+from ..read.table_check import (
+    check_clients,
+    check_locations,
+    check_summary,
+    crashed_clients,
+    read_tables,
+    referenced_ends,
+    valid_bytes,
+)
 from ..read.unsupported import unknown_parts
 from ..read.vhost_folder import VhostFolder
 
@@ -232,9 +240,10 @@ def _check_tables(folder: VhostFolder, store: StoreFolder, found: Checked, count
             return
         check_clients(store, read.mark, folder.recovery, found.problems)
     locations = None if read.locations is None else sorted(map(tables.LocationRow._make, read.locations))
+    is_later = read.mark is not None and not read.mark.index_module
     if read.summary is not None:
-        check_summary(store, read.summary, None if locations is None else valid_bytes(locations), found.problems)
+        valid, ends = (None, None) if locations is None else (valid_bytes(locations), referenced_ends(locations))
+        check_summary(store, read.summary, valid, found.problems, ends=ends if is_later else None)
     if locations is not None:
         known = counts if is_persistent and not _count_unsupported(found) else None  # unless a queue was not read in full
-        is_later = read.mark is not None and not read.mark.index_module
         check_locations(store, locations, known, found.problems, may_be_more=is_later)

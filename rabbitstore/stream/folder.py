@@ -105,7 +105,8 @@ class StreamFolder:
         index = self.index_records(number, problems)
         with mapped(self.disk, f"{self.path}/{number:0{layout.DIGITS}}.segment") as view:
             try:
-                check_file_head(view, layout.SEGMENT_MAGIC, file)
+                if view or not self.has_empty_index(number):  # the server creates both before it writes the segment's head
+                    check_file_head(view, layout.SEGMENT_MAGIC, file)
             except StoreCorrupt as error:
                 problems.append(finding_of(error, "bad_segment_head"))
             yield OpenSegment(number, file, view, index)

@@ -28,8 +28,8 @@ from tests.brokerstore.web_client import HOST, Answered, Client
 from tests.stores import small_config
 
 DATA = Path(__file__).parents[1] / "data"
-# Three have only a part of a node, and "years" has snapshots of many releases, which their own tests read.
-PARTS = ("rabbitmq4-restart", "rabbitmq-queue-machine", "rabbitmq38-snapshot", "rabbitmq43-cluster")
+# Some have only a part of a node, and "years" has snapshots of many releases, which their own tests read.
+PARTS = ("rabbitmq4-restart", "rabbitmq-queue-machine", "rabbitmq38-snapshot", "rabbitmq43-cluster", "rabbitmq-upgrades")
 FOLDERS = sorted(
     str(path.relative_to(DATA))
     for path in [*DATA.glob("*.xz"), *DATA.glob("cases/*.xz")]

@@ -22,6 +22,7 @@ HISTORIES = {  # by the release that has the modules: the versions of a queue, o
     "sid": [[7], [8], [7, 8], [0, 2, 3, 5, 7, 8]],
 }
 AUTO, PREFETCH = Atom("auto"), Atom("simple_prefetch")
+STRICT = 8
 START_MS = 1_700_000_000_000
 _NODE = b"d\x00\x09a@nowhere"
 PIDS = [Opaque(88, _NODE + bytes((0, 0, number, 7, 0, 0, 0, 0, 1, 2, 3, 4))) for number in range(4)]
@@ -69,13 +70,18 @@ def config_of(chance: random.Random) -> dict[Any, Any]:
     }
 
 
-def _message(chance: random.Random, number: int) -> Term:
+def _message(chance: random.Random, number: int, version: int) -> Term:
+    """Return a message; one for version 8, which has a list for each priority, may have a priority."""
     ttl = chance.choice(_TTLS)
     names = [UNDEFINED] * 14
     names[7] = ttl or UNDEFINED
     properties = (Atom("P_basic"), *names) if ttl else Atom("none")
     body = bytes([97 + number % 26]) * chance.choice([0, 1, 20, 90])
     content = (Atom("content"), 60, properties, b"\0\0", Atom("rabbit_framing_amqp_0_9_1"), [body])
+    if version == STRICT and chance.random() < 0.5:
+        annotations = {Atom("x"): b"", Atom("rk"): [b"q"], Atom("p"): chance.choice([0, 4, 9, 40])}
+        annotations |= {Atom("ttl"): int(ttl)} if ttl else {}
+        return (Atom("mc"), Atom("mc_amqpl"), content, annotations)
     return (Atom("basic_message"), (Atom("resource"), b"/", Atom("exchange"), b""), [b"q"], content, b"", TRUE)
 
 
@@ -134,6 +140,10 @@ class _Maker:
             if config[Atom("single_active_consumer_on")] != TRUE:  # version 1 may lose what such a consumer holds
                 self.subscribed.discard(key)
             self.add((Atom("checkout"), key, Atom("cancel"), {}))
+        elif what < 0.935 and self.version >= 2:
+            self.add((Atom("timeout"), Atom("expire_msgs")))
+        elif what < 0.945 and self.version == STRICT:
+            self._lose(PIDS[sender], config)
         elif what < 0.95:
             self._end(PIDS[sender])
         elif what < 0.96:
@@ -150,14 +160,24 @@ class _Maker:
         self.sent[PIDS.index(pid)] = 0
         self.subscribed -= {key for key in self.subscribed if key[1] == pid}
 
+    def _lose(self, pid: Opaque, config: dict[Any, Any]) -> None:
+        """Lose a process's connection, and perhaps give up on a consumer; not with a single active or a cancelled consumer."""
+        is_plain = all(key in self.subscribed for key in self.consumers if key[1] == pid)
+        if config[Atom("single_active_consumer_on")] == TRUE or not is_plain:
+            return
+        self.add((Atom("down"), pid, Atom("noconnection")))
+        for key in sorted(self.subscribed, key=str):
+            if self.chance.random() < 0.3:
+                self.add((Atom("timeout"), (Atom("consumer_disconnected_timeout"), key)))
+
     def _send(self, sender: int) -> None:
         """Send a message, now and then one ahead of its number, with those before it later, or one again."""
         numbers = self.chance.choice([[1]] * 12 + [[2, 1], [3, 1, 2], [1, 1], [2]])
         for number in numbers:
-            self.add((Atom("enqueue"), PIDS[sender], self.sent[sender] + number, _message(self.chance, number)))
+            self.add((Atom("enqueue"), PIDS[sender], self.sent[sender] + number, _message(self.chance, number, self.version)))
         self.sent[sender] += max(numbers) if numbers != [2] else 0
         if self.chance.random() < 0.05:
-            self.add((Atom("enqueue"), UNDEFINED, UNDEFINED, _message(self.chance, 3)))
+            self.add((Atom("enqueue"), UNDEFINED, UNDEFINED, _message(self.chance, 3, self.version)))
 
     def _consume(self, pid: Opaque) -> None:
         chance = self.chance

@@ -264,6 +264,47 @@ def test_expired_messages_are_dropped_at_the_head() -> None:
     assert queue.ready == [] and {reason for reason, _one in queue.machine.dead.every()} == {"expired"}
 
 
+@pytest.mark.parametrize(("version", "expected"), [(7, [1, 2, 3, 4, 5]), (8, [1, 4, 5])])
+def test_the_timer_of_version_8_drops_the_expired_heads_of_every_list(version: int, expected: list[int]) -> None:
+    """Other commands only look at the next message, and so does the timer before."""
+    queue = Queue(version, dead_letters="at_least_once")
+    queue.send(priority=9)
+    queue.send(ttl_ms=100)
+    queue.send(priority=0, ttl_ms=100)
+    queue.send(priority=0)
+    queue.time = 1100
+    queue.send(priority=0)
+    assert sorted(queue.ready) == [1, 2, 3, 4, 5]
+    queue.apply("timeout", Atom("expire_msgs"))
+    assert sorted(queue.ready) == expected
+    assert [one.index for _reason, one in queue.machine.dead.every()] == [2, 3][: 5 - len(expected)]
+
+
+def test_version_8_drops_the_expired_heads_of_every_list_with_the_next_message() -> None:
+    """Whatever the command; behind a message that lives, none."""
+    queue = Queue(8, dead_letters="at_least_once")
+    queue.send(priority=0, ttl_ms=100)
+    queue.send(ttl_ms=50)
+    queue.send()
+    queue.send(ttl_ms=50)
+    queue.time = 1100
+    queue.send(priority=0)
+    assert queue.ready == [3, 4, 5] and [one.index for _reason, one in queue.machine.dead.every()] == [2, 1]
+
+
+def test_version_8_drops_expired_returned_messages_first() -> None:
+    """Then those of the lists."""
+    queue = Queue(8, dead_letters="at_least_once")
+    queue.send(2, ttl_ms=100)
+    queue.consume(2)
+    last = queue.send(ttl_ms=50)
+    queue.apply("down", READER, Atom("noproc"))
+    assert queue.ready == [1, 2, last]
+    queue.time = 1100
+    queue.apply("timeout", Atom("expire_msgs"))
+    assert queue.ready == [] and [one.index for _reason, one in queue.machine.dead.every()] == [1, 2, last]
+
+
 def test_a_time_to_live_of_zero_is_one_millisecond() -> None:
     """The message can still be delivered by the command that brings it."""
     queue = Queue()
@@ -498,9 +539,9 @@ def test_version_8_keeps_what_a_lost_consumer_holds_until_a_timeout() -> None:
     last = queue.send()
     assert queue.held(far) == {0: 3} and queue.held(near) == {0: 4} and queue.ready == [last]
     for key in (near, 99):
-        queue.apply("timeout", (Atom("consumer_down_timeout"), key))
+        queue.apply("timeout", (Atom("consumer_disconnected_timeout"), key))
     assert queue.held(far) == {0: 3} and queue.held(near) == {0: 4}
-    queue.apply("timeout", (Atom("consumer_down_timeout"), far))
+    queue.apply("timeout", (Atom("consumer_disconnected_timeout"), far))
     assert queue.held(far) == {} and queue.ready == [3, last]
     assert [(one.acquired, one.delivery_count) for one in queue.machine.ready()] == [(1, 0), (0, 0)]
 
@@ -560,7 +601,7 @@ def test_version_8_activates_the_next_one_after_the_timeout_of_the_active() -> N
     last = queue.send()
     down(queue, SECOND)
     assert list(queue.held(first).values()) == [last]
-    queue.apply("timeout", (Atom("consumer_down_timeout"), first))
+    queue.apply("timeout", (Atom("consumer_disconnected_timeout"), first))
     assert list(queue.machine.consumers) == [second] and list(queue.held(second).values()) == [last]
     assert [key for key, _one in queue.machine.waiting] == [first]
 
