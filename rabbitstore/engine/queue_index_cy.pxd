@@ -14,7 +14,7 @@ cdef class _Segment:
 
 cdef class QueueIndex(QueueIndexBase):
     cdef public object _journal
-    cdef public I64 _journal_bytes, _entries, _entries_max, _bytes_max, _flushes
+    cdef public I64 _journal_bytes, _entries, _entries_max, _bytes_max, _flushes, _loaded_end
     cdef public bytearray _buffer
     cdef public bint _is_dirty, _journal_may_be_unsynced
 

@@ -16,6 +16,23 @@ from .index_reader import Finish, IndexFolder
 from .intact_segment_cy import read_intact
 from .salvage import read_journal_past_damage, read_segment_past_damage
 
+_P, _D, _A = 1, 2, 4  # published, delivered, acknowledged
+_REFUSED = {  # by the marks of an entry in the journal and those in the segment
+    (_P, _P + _D): "published_twice",
+    (_P, _P + _D + _A): "published_twice",
+    (_P + _D, _P + _D + _A): "published_twice",
+    (_D, 0): "mark_without_publish",
+    (_D, _P + _D + _A): "mark_too_many",
+    (_A, _P): "ack_without_delivery",
+    **{(_P + _A, others): "ack_without_delivery" for others in (0, _P, _P + _D, _P + _D + _A)},
+}
+_EXPECTED = {
+    "published_twice": "each mark of the segment after an entry that repeats it",
+    "mark_without_publish": "a publish before each delivery",
+    "mark_too_many": "an acknowledgement after each delivery that the segment acknowledges",
+    "ack_without_delivery": "a delivery before each acknowledgement",
+}
+
 
 class IndexV1:
     """Reads version 1 of an index; `IndexV2` has the same methods."""
@@ -71,26 +88,29 @@ class IndexV1:
         if not in_file and not journal:
             self._report_lost_segment(number, problems)
         problems += (one.problem for one in drop_worse_copies(in_file, journal, first, self.queue.has_message))
-        self._report_lone_acknowledgements(in_file, journal, first, problems)
+        self._report_refused(in_file, journal, first, problems)
         return join_journal(in_file, journal, first)
 
-    def _report_lone_acknowledgements(
+    def _report_refused(
         self, in_file: dict[int, IndexEntry], journal: dict[int, JournalEntry], first: int, problems: list[Finding]
     ) -> None:
-        """Report acknowledgements of messages that no mark shows as delivered.
+        """Report entries of the journal that the server cannot join to those of the segment: it does not start the queue.
 
-        3.10 writes them for messages that 3.8 left undelivered, and then cannot load the queue.
+        3.10 writes acknowledgements of messages that 3.8 left undelivered, and a kill may leave a segment with more marks.
         """
-        lone = []
+        refused: dict[str, list[tuple[int, int]]] = {}
         for seq_id, logged in journal.items():
-            entry = in_file.get(seq_id - first, logged.publish)
-            if entry is not None and logged.acked and not (logged.delivered or entry.delivered):
-                lone.append((logged.offset, seq_id))
-        if lone:
-            offset, seq_id = min(lone)
-            where = f"{self.queue.relative}/{layout.JOURNAL_NAME}"
-            expected, found = "a delivery before each acknowledgement", f"{len(lone)} without one, first of message {seq_id}"
-            problems.append(Finding(where, offset, "ack_without_delivery", expected, found))
+            marks = _P * (logged.publish is not None) + _D * logged.delivered + _A * logged.acked
+            entry = in_file.get(seq_id - first)
+            others = 0 if entry is None else _P + _D * entry.delivered + _A * entry.acked
+            kind = _REFUSED.get((marks, others))
+            if kind is not None:
+                refused.setdefault(kind, []).append((logged.offset, seq_id))
+        where = f"{self.queue.relative}/{layout.JOURNAL_NAME}"
+        for kind, found in refused.items():
+            offset, seq_id = min(found)
+            text = f"{len(found)} without one, first of message {seq_id}"
+            problems.append(Finding(where, offset, kind, _EXPECTED[kind], text))
 
     def _report_lost_segment(self, number: int, problems: list[Finding]) -> None:
         """Report a segment without entries, or of zeros: they are in no file, since a flush empties the journal after them."""
