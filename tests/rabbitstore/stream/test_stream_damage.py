@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from rabbitstore import apply_recovery
 from rabbitstore.stream import StreamFolder, layout, stream_folders
 from rabbitstore.stream.check import check_stream
 from rabbitstore.stream.layout import CHUNK_HEAD
@@ -364,3 +365,22 @@ def test_a_short_segment_elsewhere_is_damage(copy: Callable[..., Any], damage: s
         os.unlink(index)
     assert "bad_segment_head" in kinds(stream)
     assert list(stream.messages()) and "bad_segment_head" in {one.kind for one in stream.problems}
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_damage"), [("[quorum_queue,stream_queue].\n", True), ("[message_containers,stream_queue].\n", False)]
+)
+def test_an_index_alone_is_damage_before_3_13(sources: dict[str, Any], tmp_path: Path, flags: str, is_damage: bool) -> None:
+    """3.10.8 does not start the stream; the feature flags show what the server was."""
+    source = sources["rabbitmq4-streams"].stream("s.mixed")
+    node = tmp_path / "node"
+    shutil.copytree(source.path, node / "stream" / source.folder)
+    (tmp_path / "node-feature_flags").write_text(flags)
+    (stream,) = stream_folders(str(node))
+    index = Path(stream.path, f"{heads(stream)[-1].next_id:020}.index")
+    index.write_bytes(b"")
+    checked = check_stream(stream)
+    assert [one.kind for one in (checked.problems if is_damage else checked.notes)] == ["missing_segment"]
+    assert (checked.notes if is_damage else checked.problems) == []
+    apply_recovery(str(node))
+    assert index.exists() is not is_damage and check_stream(stream).problems == []
