@@ -86,7 +86,8 @@ def _compare(segment: OpenSegment, chunks: list[IndexRecord], problems: list[Fin
             target.append(Finding(file, at, "index_ahead" if is_ahead else "bad_stream_index", "a chunk", f"{record}"))
         elif other != record:
             problems.append(Finding(file, at, "bad_stream_index", f"{other}", f"{record}"))
-    left = list(whole.values()) if segment.index_records else []
+    is_unreadable = not segment.index_records and any(one.file == file for one in problems)
+    left = [] if is_unreadable else list(whole.values())
     if left and ahead is not problems and left == chunks[-1:]:
         ahead.append(Finding(file, 0, "index_behind", f"{left[0]}", "no record; a server drops the chunk"))
         return

@@ -384,3 +384,16 @@ def test_an_index_alone_is_damage_before_3_13(sources: dict[str, Any], tmp_path:
     assert (checked.notes if is_damage else checked.problems) == []
     apply_recovery(str(node))
     assert index.exists() is not is_damage and check_stream(stream).problems == []
+
+
+@pytest.mark.parametrize("name", ["s.segments", "s.mixed"])
+def test_an_index_without_any_record_is_damage(copy: Callable[..., Any], name: str) -> None:
+    """4.0.5 deletes the newest segment then, or all chunks of an only one; after a kill at most one chunk has no record."""
+    stream = copy(name)
+    chunks = len(heads(stream, -1))
+    os.truncate(path_of(stream, "index", -1), layout.FILE_HEAD_SIZE)
+    assert [(one.kind, one.found) for one in check_stream(stream).problems] == [("bad_stream_index", "no record")] * chunks
+    segment = path_of(stream, number=-1)
+    os.truncate(segment, heads(stream, -1)[0].stop)
+    checked = check_stream(stream)
+    assert (checked.problems, [one.kind for one in checked.notes]) == ([], ["index_behind"])
