@@ -3,7 +3,7 @@ from storebytes._bytes_cy cimport *
 from rabbitstore.engine.queue_index_base_cy cimport QueueIndexBase
 from rabbitstore.format.entry_cy cimport IndexEntry
 
-cdef I64 _TRANSIENT, _ACKNOWLEDGED
+cdef I64 _TRANSIENT, _ACKNOWLEDGED_SIGNED
 cdef Size _MARKS_BYTES
 
 @cython.final
@@ -15,7 +15,7 @@ cdef class _Segment:
 
 cdef class QueueIndex(QueueIndexBase):
     cdef public object _journal
-    cdef public I64 _journal_bytes, _entries, _entries_max, _bytes_max, _flushes
+    cdef public I64 _journal_bytes, _entries, _entries_max, _bytes_max, _flushes, _loaded_end
     cdef public bytearray _buffer
     cdef public memoryview _marks
     cdef public bint _is_dirty, _journal_may_be_unsynced

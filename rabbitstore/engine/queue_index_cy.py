@@ -55,7 +55,8 @@ _pack_publish = _PUBLISH.pack
 _pack_mark = JOURNAL_HEAD.pack
 _TRANSIENT = JOURNAL_PUBLISH_TRANSIENT << 62
 _DELIVERED = JOURNAL_DELIVERED << 62
-_ACKNOWLEDGED = (JOURNAL_ACKNOWLEDGED - 4) << 62  # as a signed integer
+_ACKNOWLEDGED = JOURNAL_ACKNOWLEDGED << 62
+_ACKNOWLEDGED_SIGNED = (JOURNAL_ACKNOWLEDGED - 4) << 62  # the same bits
 _MARKS_BYTES = 128 * JOURNAL_HEAD.size
 _ENTRY_MIN = SEGMENT_HEAD.size * 2 + PUBLISH_BODY.size  # bytes of an unacknowledged entry: publish and delivered mark
 
@@ -84,7 +85,7 @@ class QueueIndex(QueueIndexBase):
 
     __slots__ = (
         "_buffer", "_bytes_max", "_entries", "_entries_max", "_flushes", "_is_dirty", "_journal", "_journal_bytes",
-        "_journal_may_be_unsynced", "_marks",
+        "_journal_may_be_unsynced", "_loaded_end", "_marks",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, folder: str, settings: IndexSettings) -> None:
@@ -100,6 +101,7 @@ class QueueIndex(QueueIndexBase):
         self._is_dirty = False  # written to the journal, not synced
         self._journal_may_be_unsynced = False  # a process may have died between changing it and its sync
         self._flushes = 0
+        self._loaded_end = -1  # of the journal's entries at the load; -1 if it is damaged
 
     # --- changes
 
@@ -149,7 +151,7 @@ class QueueIndex(QueueIndexBase):
                 if size == _MARKS_BYTES:
                     buffer += self._marks
                     size = 0
-                put_i64(marks, size, _ACKNOWLEDGED | number)
+                put_i64(marks, size, _ACKNOWLEDGED_SIGNED | number)
                 size += 8
         finally:
             buffer += self._marks[:size]
@@ -333,7 +335,9 @@ class QueueIndex(QueueIndexBase):
     def _read_journal(self, is_whole: Callable[[IndexEntry], bool]) -> dict[int, dict[int, JournalEntry]]:
         """Return the journal's entries by segment, then by sequence number."""
         path = f"{self.folder}/{JOURNAL_NAME}"
-        journal, _end = read_journal_past_damage(read_if_there(self.disk, path) or b"", path, [], is_whole)
+        problems: list[Finding] = []
+        journal, end = read_journal_past_damage(read_if_there(self.disk, path) or b"", path, problems, is_whole)
+        self._loaded_end = -1 if problems else end
         by_segment: dict[int, dict[int, JournalEntry]] = {}
         for seq_id, logged in journal.items():
             by_segment.setdefault(seq_id // self.settings.segment_entries, {})[seq_id] = logged
@@ -402,6 +406,7 @@ class QueueIndex(QueueIndexBase):
         is_cut = end < segment.size_bytes  # a write of which only the size survived left zeros: no reader passes them
         is_torn = self._drop_worse_copies(in_file, journal, first, has_message)
         segment.must_replace = bool(problems) or is_cut or is_torn or not all(entry.delivered for entry in in_file.values())
+        kept: set[int] = set()
         known = {relative for relative, entry in in_file.items() if not entry.acked and not segment.must_replace}
         joined = join_journal(in_file, journal, first)
         highest = max((*joined, *(seq_id - first for seq_id in journal)), default=-1)
@@ -410,15 +415,38 @@ class QueueIndex(QueueIndexBase):
             entry = joined[relative]
             if not entry.acked and keep(entry):
                 segment.unacked += 1
+                kept.add(entry.seq_id)
                 if relative not in known:
                     segment.publishes[relative] = entry.persistent, _head_of(entry), entry.term or b""
                 yield entry
             elif relative in known:
                 segment.acks.append(relative)
+        self._complete_journal(journal, kept)
         if segment.must_replace and segment.unacked:
             self._append(number, segment)
         elif data:
             self._settle_segment(path, data, is_journalled=bool(journal))
+
+    def _complete_journal(self, journal: dict[int, JournalEntry], kept: set[int]) -> None:
+        """Add the marks that the next flush brings to a segment, before it changes.
+
+        After a kill in between, RabbitMQ starts no queue whose journal has fewer marks of a message than the segment, or a
+        delivery of a message that is gone (docs/formats/rabbitmq-index.md#reading).
+        """
+        marks = bytearray()
+        for seq_id, logged in journal.items():
+            if logged.acked:
+                continue
+            if not logged.delivered:
+                marks += _pack_mark(_DELIVERED | seq_id)
+            if seq_id not in kept:
+                marks += _pack_mark(_ACKNOWLEDGED | seq_id)
+        if marks and self._loaded_end >= 0:
+            file = self._open_journal()
+            file.truncate(self._loaded_end)
+            file.write(self._loaded_end, marks)
+            file.sync()
+            self._loaded_end += len(marks)
 
     def _drop_worse_copies(
         self, in_file: dict[int, IndexEntry], journal: dict[int, JournalEntry], first: int, has_message: HasMessage

@@ -16,10 +16,21 @@ from .index_reader import Finish, IndexFolder
 from .intact_segment_cy import read_intact
 from .salvage import read_journal_past_damage, read_segment_past_damage
 
-_EXPECTED = {  # by kind of contradiction between a journal and a segment
+_P, _D, _A = 1, 2, 4  # published, delivered, acknowledged
+_REFUSED = {  # by the marks of an entry in the journal and those in the segment
+    (_P, _P + _D): "published_twice",
+    (_P, _P + _D + _A): "published_twice",
+    (_P + _D, _P + _D + _A): "published_twice",
+    (_D, 0): "mark_without_publish",
+    (_D, _P + _D + _A): "mark_too_many",
+    (_A, _P): "ack_without_delivery",
+    **{(_P + _A, others): "ack_without_delivery" for others in (0, _P, _P + _D, _P + _D + _A)},
+}
+_EXPECTED = {
+    "published_twice": "each mark of the segment after an entry that repeats it",
+    "mark_without_publish": "a publish before each delivery",
+    "mark_too_many": "an acknowledgement after each delivery that the segment acknowledges",
     "ack_without_delivery": "a delivery before each acknowledgement",
-    "mark_too_many": "deliveries of messages that are not acknowledged",
-    "published_twice": "publishes with the marks that a segment has",
 }
 
 
@@ -77,22 +88,29 @@ class IndexV1:
         if not in_file and not journal:
             self._report_lost_segment(number, problems)
         problems += (one.problem for one in drop_worse_copies(in_file, journal, first, self.queue.has_message))
-        self._report_contradictions(in_file, journal, first, problems)
+        self._report_refused(in_file, journal, first, problems)
         return join_journal(in_file, journal, first)
 
-    def _report_contradictions(
+    def _report_refused(
         self, in_file: dict[int, IndexEntry], journal: dict[int, JournalEntry], first: int, problems: list[Finding]
     ) -> None:
-        """Report what keeps the server from loading the queue (docs/formats/rabbitmq-index.md#order-of-a-flush)."""
-        seen: dict[str, list[tuple[int, int]]] = {}
+        """Report entries of the journal that the server cannot join to those of the segment: it does not start the queue.
+
+        3.10 writes acknowledgements of messages that 3.8 left undelivered, and a kill may leave a segment with more marks.
+        """
+        refused: dict[str, list[tuple[int, int]]] = {}
         for seq_id, logged in journal.items():
-            kind = contradiction(logged, in_file.get(seq_id - first))
-            if kind:
-                seen.setdefault(kind, []).append((logged.offset, seq_id))
-        for kind, rows in seen.items():
-            offset, seq_id = min(rows)
-            where = f"{self.queue.relative}/{layout.JOURNAL_NAME}"
-            problems.append(Finding(where, offset, kind, _EXPECTED[kind], f"{len(rows)} others, first of message {seq_id}"))
+            marks = _P * (logged.publish is not None) + _D * logged.delivered + _A * logged.acked
+            entry = in_file.get(seq_id - first)
+            others = 0 if entry is None else _P + _D * entry.delivered + _A * entry.acked
+            kind = _REFUSED.get((marks, others))
+            if kind is not None:
+                refused.setdefault(kind, []).append((logged.offset, seq_id))
+        where = f"{self.queue.relative}/{layout.JOURNAL_NAME}"
+        for kind, found in refused.items():
+            offset, seq_id = min(found)
+            text = f"{len(found)} without one, first of message {seq_id}"
+            problems.append(Finding(where, offset, kind, _EXPECTED[kind], text))
 
     def _report_lost_segment(self, number: int, problems: list[Finding]) -> None:
         """Report a segment without entries, or of zeros: they are in no file, since a flush empties the journal after them."""
@@ -110,18 +128,3 @@ class IndexV1:
         """Yield nothing: a segment has no head."""
         return iter(())
 
-
-def contradiction(logged: JournalEntry, entry: IndexEntry | None) -> str:
-    """Return the kind of contradiction between the states of a message in the journal and in its segment, or an empty text.
-
-    3.10 acknowledges messages that 3.8 left undelivered without a delivery.  A kill after a flush wrote the segments leaves a
-    journal that ends before its last marks: they were not in the file yet.
-    """
-    if logged.publish is not None:
-        if logged.acked and not logged.delivered and (entry is None or not entry.delivered):
-            return "ack_without_delivery"
-        is_behind = entry is not None and ((entry.delivered and not logged.delivered) or (entry.acked and not logged.acked))
-        return "published_twice" if is_behind else ""
-    if logged.acked:
-        return "ack_without_delivery" if entry is not None and not (logged.delivered or entry.delivered) else ""
-    return "mark_too_many" if entry is None or entry.acked else ""

@@ -52,7 +52,7 @@ def metadata_problems(node: str, disk: Disk = REAL_DISK) -> list[Finding]:
     if disk.stat(f"{node}/msg_stores") is None:
         return []
     names = {entry.name for entry in disk.list(node)}
-    flags, found = _feature_flags(node, disk)
+    flags, found = feature_flags(node, disk)
     if _KHEPRI in names or not names & {_SCHEMA, "LATEST.LOG", *_TABLES}:
         return found
     if _VERSION not in names and flags is not None and _WITHOUT_VERSION not in flags:
@@ -72,7 +72,7 @@ def metadata_problems(node: str, disk: Disk = REAL_DISK) -> list[Finding]:
     return found or contradictions(node, read_tables(node, disk), disk)
 
 
-def _feature_flags(node: str, disk: Disk) -> tuple[list[str] | None, list[Finding]]:
+def feature_flags(node: str, disk: Disk) -> tuple[list[str] | None, list[Finding]]:
     """Return the names in the file of feature flags beside a node's folder, None without any; and why it is damaged.
 
     A server makes a missing one again, and does not start with another damage.

@@ -46,6 +46,7 @@ STEP_OF = {  # by kind of problem and, where it matters, the file's ending
     ("entries_differ", ""): "join_journal",
     ("published_twice", "jif"): "join_journal",
     ("mark_too_many", "jif"): "join_journal",
+    ("mark_without_publish", "jif"): "join_journal",
     ("ack_without_delivery", ""): "join_journal",
     ("lost_index", "idx"): "rewrite_segment",
     ("lost_journal", ""): "join_journal",
@@ -171,6 +172,9 @@ class _Steps:
         elif step == "rewrite_index":
             file = f"{file.rpartition('.')[0]}.qi"
         self.add(step, file, kind)
+        journal = f"{file.rpartition('/')[0]}/{layout.JOURNAL_NAME}"
+        if step == "rewrite_segment" and read_if_there(self._disk, f"{self._path}/{journal}"):
+            self.add("join_journal", journal, kind)  # the server does not join it to a segment with more marks
 
     def in_order(self) -> list[Step]:
         """Return the steps: what lies in the place of a sidecar, the clean-stop files, then the others as they were found."""
@@ -248,7 +252,7 @@ def _changed_files(disk: Disk, path: str, kind: str, file: str) -> list[str]:
     return indexes or [f"{file}/{layout.JOURNAL_NAME}"]
 
 
-def _delete(disk: Disk, path: str, file: str, _checked: Checked) -> None:
+def _delete(disk: Disk, path: str, file: str, _checked: Checked | None = None) -> None:
     if disk.stat(f"{path}/{file}") is not None:
         disk.delete(f"{path}/{file}")
         disk.sync_folder(f"{path}/{file}".rpartition("/")[0])
@@ -306,12 +310,17 @@ def good_records(data: bytes, file: str, checked: Checked) -> bytes:
 
 
 def _rewrite_segment(disk: Disk, path: str, file: str, checked: Checked) -> None:
-    """Keep every whole entry with its marks, those that `verify` read; a server has no file for a segment without entries."""
+    """Keep every whole entry with its marks, those that `verify` read."""
     found, _end = read_segment_past_damage(read_all(disk, f"{path}/{file}"), 0, checked.segment_entries, file, [])
-    if not found:
-        _delete(disk, path, file, checked)
-        return
-    replace_file(disk, f"{path}/{file}", write_segment(found))
+    _write_segment(disk, path, file, found)
+
+
+def _write_segment(disk: Disk, path: str, file: str, entries: dict[int, IndexEntry]) -> None:
+    """Write a segment again; a server has no file for one without entries."""
+    if entries:
+        replace_file(disk, f"{path}/{file}", write_segment(entries))
+    else:
+        _delete(disk, path, file)
 
 
 def _cut_journal(disk: Disk, path: str, file: str, _checked: Checked) -> None:
@@ -322,7 +331,7 @@ def _cut_journal(disk: Disk, path: str, file: str, _checked: Checked) -> None:
 def _join_journal(disk: Disk, path: str, file: str, _checked: Checked) -> None:
     """Write the journal's entries, or the better of two differing copies, into the segments; then empty the journal."""
     for name, entries in _joined_segments(disk, path, file).items():
-        replace_file(disk, f"{path}/{name}", write_segment(entries))
+        _write_segment(disk, path, name, entries)
     replace_file(disk, f"{path}/{file}", b"")
 
 

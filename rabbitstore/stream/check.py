@@ -36,16 +36,18 @@ def check_stream(folder: StreamFolder) -> CheckedStream:
     for number in numbers:
         is_last = number == numbers[-1]
         try:
-            with folder.open_segment(number, problems) as segment:
+            with folder.open_segment(number, notes if folder.is_unwritten(number) else problems) as segment:
                 if expected is not None and number != expected:
                     problems.append(Finding(segment.file, 0, "lost_offsets", f"offset {expected}", f"offset {number}"))
                 expected = _check_segment(segment, problems, notes if is_last else problems, counts)
         except UnsupportedFormat as error:
             problems.append(finding_of(error, ""))
             expected = None
-    for number in sorted(set(folder.numbers("index")) - set(numbers)):
+    alone = sorted(set(folder.numbers("index")) - set(numbers))
+    for number in alone:
         wrong = Finding(folder.file(number, "index"), 0, "missing_segment", "a segment for each index", "no file")
-        (notes if number == expected and folder.has_empty_index(number) else problems).append(wrong)
+        is_next = number == (expected if numbers else alone[0]) and folder.has_empty_index(number)
+        (notes if is_next and folder.deletes_lone_index else problems).append(wrong)
     for name in folder.unreadable_names():
         problems.append(Finding(f"{folder.relative}/{name}", 0, "unreadable_name", _READABLE, _UNREADABLE))
     return CheckedStream(counts[0], counts[1], list(dict.fromkeys(problems)), notes)
@@ -84,7 +86,8 @@ def _compare(segment: OpenSegment, chunks: list[IndexRecord], problems: list[Fin
             target.append(Finding(file, at, "index_ahead" if is_ahead else "bad_stream_index", "a chunk", f"{record}"))
         elif other != record:
             problems.append(Finding(file, at, "bad_stream_index", f"{other}", f"{record}"))
-    left = list(whole.values()) if segment.index_records else []
+    is_unreadable = not segment.index_records and any(one.file == file for one in problems)
+    left = [] if is_unreadable else list(whole.values())
     if left and ahead is not problems and left == chunks[-1:]:
         ahead.append(Finding(file, 0, "index_behind", f"{left[0]}", "no record; a server drops the chunk"))
         return

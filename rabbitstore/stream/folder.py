@@ -14,6 +14,7 @@ from storebytes.finding import Finding, finding_of
 from ..files import mapped
 from ..format.amqp10_cy import Converter
 from ..read.json_cy import LineWriter
+from ..read.metadata import feature_flags
 from . import layout
 from .chunk import Chunk, View, check_file_head, read_records
 from .index import IndexRecord, read_index
@@ -24,6 +25,7 @@ from .scan import StreamScan
 _FILE = re.compile(rf"([0-9]{{{layout.DIGITS}}})\.(segment|index)\Z")
 _CREATED = re.compile(r"_[0-9]{16,20}\Z")
 _NOT_LATIN_1, _NOT_UTF_8 = re.compile(r"[^\x00-\xff]"), re.compile(r"[\udc80-\udcff]")
+_LATER = "message_containers"  # a feature flag of 3.13: before, a server does not start a stream with an index alone
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -39,8 +41,13 @@ class OpenSegment(NamedTuple):
 class StreamFolder:
     """One stream.  Damage is added to `problems`, and reading goes on after it."""
 
-    def __init__(self, path: str, disk: Disk = REAL_DISK, *, vhost: str = "/", queue: str | None = None) -> None:
-        """Open nothing yet; `queue` is the name when the caller knows it from elsewhere."""
+    def __init__(
+        self, path: str, disk: Disk = REAL_DISK, *, vhost: str = "/", queue: str | None = None, deletes_lone_index: bool = True
+    ) -> None:
+        """Open nothing yet; `queue` is the name when the caller knows it from elsewhere.
+
+        `deletes_lone_index` tells whether the server starts on an index without segment, which a kill leaves.
+        """
         self.path = path
         self.disk = disk
         self.vhost = vhost
@@ -48,6 +55,7 @@ class StreamFolder:
         self.relative = f"stream/{self.folder}"
         self.problems: list[Finding] = []
         self._queue = queue
+        self.deletes_lone_index = deletes_lone_index
 
     @property
     def queue(self) -> str:
@@ -91,7 +99,18 @@ class StreamFolder:
 
     def has_empty_index(self, number: int) -> bool:
         """Return whether an index has no records: the server creates it before the segment."""
-        entry = self.disk.stat(f"{self.path}/{number:0{layout.DIGITS}}.index")
+        return self._has_head_at_most(number, "index")
+
+    def is_unwritten(self, number: int) -> bool:
+        """Return whether a pair is the newest and has no more than its heads, as after a kill between both.
+
+        A server that starts deletes it, or writes the heads if it is the only one.
+        """
+        is_short = self._has_head_at_most(number, "segment") and self.has_empty_index(number)
+        return is_short and number == self.segments()[-1]
+
+    def _has_head_at_most(self, number: int, ending: str) -> bool:
+        entry = self.disk.stat(f"{self.path}/{number:0{layout.DIGITS}}.{ending}")
         return entry is not None and entry.size_bytes <= layout.FILE_HEAD_SIZE
 
     def file(self, number: int, ending: str) -> str:
@@ -105,8 +124,7 @@ class StreamFolder:
         index = self.index_records(number, problems)
         with mapped(self.disk, f"{self.path}/{number:0{layout.DIGITS}}.segment") as view:
             try:
-                if view or not self.has_empty_index(number):  # the server creates both before it writes the segment's head
-                    check_file_head(view, layout.SEGMENT_MAGIC, file)
+                check_file_head(view, layout.SEGMENT_MAGIC, file)
             except StoreCorrupt as error:
                 problems.append(finding_of(error, "bad_segment_head"))
             yield OpenSegment(number, file, view, index)
@@ -127,7 +145,7 @@ class StreamFolder:
     def chunks(self) -> Iterator[tuple[OpenSegment, Chunk]]:
         """Yield every whole chunk."""
         for number in self.segments():
-            with self.open_segment(number, self.problems) as segment:
+            with self.open_segment(number, [] if self.is_unwritten(number) else self.problems) as segment:
                 positions = [record.position for record in segment.index_records]
                 for chunk in StreamScan(segment.view, segment.file, self.problems, positions, number).chunks():
                     yield segment, chunk
@@ -188,4 +206,6 @@ def stream_folders(node: str, disk: Disk = REAL_DISK, *, vhost: str = "/") -> li
     if disk.stat(path) is None:
         return []
     names = sorted(entry.name for entry in disk.list(path) if entry.kind is Kind.FOLDER)
-    return [StreamFolder(f"{path}/{name}", disk, vhost=vhost) for name in names]
+    flags, _damage = feature_flags(node, disk)
+    is_later = flags is None or _LATER in flags
+    return [StreamFolder(f"{path}/{name}", disk, vhost=vhost, deletes_lone_index=is_later) for name in names]

@@ -71,6 +71,8 @@ class _StreamRepair:
             return
         numbers = self.folder.segments()
         for number, after in zip_longest(numbers, numbers[1:]):
+            if self.folder.is_unwritten(number):
+                continue
             with self.folder.open_segment(number, []) as segment:
                 self._plan_segment(segment, after)
         for number in sorted(set(self.folder.numbers("index")) - set(numbers)):

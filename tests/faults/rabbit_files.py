@@ -85,7 +85,7 @@ def listed(node: Path) -> tuple[int, list[Message]]:
     ]
 
 
-def damaged(base: Base, above: Path, seed: int) -> Iterator[tuple[Path, list[Damage]]]:
+def damaged(base: Base, above: Path, seed: int | str) -> Iterator[tuple[Path, list[Damage]]]:
     """Yield copies of a folder, each with one damage or two, every kind of file in turn."""
     random = Random(f"{base.name} {seed}")
     damager = Damager(base.older, base.other, random)

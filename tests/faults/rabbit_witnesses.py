@@ -7,6 +7,7 @@ of a Raft log by the last index that `meta.dets` shows as applied.  `Witnesses` 
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from pathlib import Path
@@ -145,7 +146,7 @@ def _raft(system: Path) -> dict[str, tuple[int, int]]:
     found = {}
     ends = _wal_ends(system)
     for folder in sorted(path for path in system.iterdir() if path.is_dir()):
-        uid = folder.name.encode()
+        uid = os.fsencode(folder.name)
         last = max([ends.get(uid, 0), *map(_segment_end, folder.glob("*.segment")), *_snapshots(folder)])
         found[folder.name] = _applied(shown, uid), last
     return found

@@ -8,10 +8,7 @@ import pytest
 
 from rabbitstore import apply_recovery, verify
 from rabbitstore.format import layout
-from rabbitstore.format.entry_cy import IndexEntry
-from rabbitstore.format.journal import JournalEntry
 from rabbitstore.format.tables import read_summary
-from rabbitstore.read.index_v1 import contradiction
 from rabbitstore.read.vhost_folder import VhostFolder
 from rabbitstore.stream import StreamFolder
 from rabbitstore.stream.check import check_stream
@@ -72,22 +69,3 @@ def test_segment_of_a_stream_that_was_just_created_is_intact(parts: Path) -> Non
     index = newest.with_suffix(".index")
     index.write_bytes(index.read_bytes() + bytes(29))
     assert "bad_segment_head" in {one.kind for one in check_stream(StreamFolder(str(path))).problems}
-
-
-CLAUSES = {  # of `journal_minus_segment1` of 3.8.9 and 3.10.8: the marks of a journal, and those in a segment that fit
-    "P": ("", "P"), "PD": ("", "P", "PD"), "PDA": ("", "P", "PD", "PDA"),
-    "D": ("P", "PD"), "A": ("", "PD", "PDA"), "DA": ("", "P", "PD", "PDA"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("in_segment", ["", "P", "PD", "PDA"])
-@pytest.mark.parametrize("in_journal", CLAUSES)
-def test_what_the_server_cannot_join_is_damage(in_journal: str, in_segment: str) -> None:
-    """It starts no queue with a journal and a segment for which its code has no clause."""
-    logged, entry = JournalEntry(0), IndexEntry(9, bytes(16), 0, 0, True, None, False, "", 0)
-    logged.publish = entry if "P" in in_journal else None
-    logged.delivered, logged.acked = "D" in in_journal, "A" in in_journal
-    copy = IndexEntry(9, bytes(16), 0, 0, True, None, False, "", 0)
-    copy.delivered, copy.acked = "D" in in_segment, "A" in in_segment
-    found = contradiction(logged, copy if in_segment else None)
-    assert (found == "") == (in_segment in CLAUSES[in_journal])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import zlib
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from rabbitstore import apply_recovery
 from rabbitstore.stream import StreamFolder, layout, stream_folders
 from rabbitstore.stream.check import check_stream
 from rabbitstore.stream.layout import CHUNK_HEAD
@@ -317,3 +319,81 @@ def test_an_empty_index_of_the_next_segment_is_a_note(copy: Callable[..., Any]) 
         checked = check_stream(stream)
         assert tuple([one.kind for one in part] for part in (checked.problems, checked.notes)) == expected
         index.unlink()
+
+
+@pytest.mark.parametrize("is_only", [False, True])
+@pytest.mark.parametrize("segment", [0, 7, 8])
+@pytest.mark.parametrize("index", [0, 4, 8])
+def test_a_newest_pair_without_its_heads_is_a_note(copy: Callable[..., Any], is_only: bool, segment: int, index: int) -> None:
+    """Servers 3.10.8, 4.0.5 and 4.3.6 delete such a pair when they start, or write the heads of an only one."""
+    stream = copy("s.mixed")
+    every = [message.seq_id for message in stream.messages()]
+    number = heads(stream)[-1].next_id
+    heads_of = {ending: Path(path_of(stream, ending)).read_bytes()[:8] for ending in ("segment", "index")}
+    for path in Path(stream.path).glob("*.*") if is_only else ():
+        path.unlink()
+    for ending, size in (("index", index), ("segment", segment)):
+        Path(stream.path, f"{number:020}.{ending}").write_bytes(heads_of[ending][:size])
+    checked = check_stream(stream)
+    expected = (["bad_stream_index"] if index < 8 else []) + (["bad_segment_head"] if segment < 8 else [])
+    assert (checked.problems, [one.kind for one in checked.notes]) == ([], expected)
+    assert [message.seq_id for message in stream.messages()] == ([] if is_only else every) and not stream.problems
+
+
+@pytest.mark.parametrize("index", [0, 8])
+def test_an_empty_index_alone_is_a_note(copy: Callable[..., Any], index: int) -> None:
+    """A kill may leave it of a new stream; 4.0.5 and 4.3.6 write the heads of both files."""
+    stream = copy("s.mixed")
+    head = Path(path_of(stream, "index")).read_bytes()[:index]
+    for path in Path(stream.path).glob("*.*"):
+        path.unlink()
+    Path(stream.path, f"{0:020}.index").write_bytes(head)
+    checked = check_stream(stream)
+    assert (checked.problems, [one.kind for one in checked.notes]) == ([], ["missing_segment"])
+
+
+@pytest.mark.parametrize("damage", ["records in the index", "an older pair", "no index"])
+def test_a_short_segment_elsewhere_is_damage(copy: Callable[..., Any], damage: str) -> None:
+    """Its messages are lost, or nothing shows that it never had any."""
+    stream = copy("s.segments")
+    number = 0 if damage == "an older pair" else -1
+    segment, index = path_of(stream, number=number), path_of(stream, "index", number)
+    os.truncate(segment, 0)
+    if damage == "an older pair":
+        os.truncate(index, 8)
+    elif damage == "no index":
+        os.unlink(index)
+    assert "bad_segment_head" in kinds(stream)
+    assert list(stream.messages()) and "bad_segment_head" in {one.kind for one in stream.problems}
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_damage"), [("[quorum_queue,stream_queue].\n", True), ("[message_containers,stream_queue].\n", False)]
+)
+def test_an_index_alone_is_damage_before_3_13(sources: dict[str, Any], tmp_path: Path, flags: str, is_damage: bool) -> None:
+    """3.10.8 does not start the stream; the feature flags show what the server was."""
+    source = sources["rabbitmq4-streams"].stream("s.mixed")
+    node = tmp_path / "node"
+    shutil.copytree(source.path, node / "stream" / source.folder)
+    (tmp_path / "node-feature_flags").write_text(flags)
+    (stream,) = stream_folders(str(node))
+    index = Path(stream.path, f"{heads(stream)[-1].next_id:020}.index")
+    index.write_bytes(b"")
+    checked = check_stream(stream)
+    assert [one.kind for one in (checked.problems if is_damage else checked.notes)] == ["missing_segment"]
+    assert (checked.notes if is_damage else checked.problems) == []
+    apply_recovery(str(node))
+    assert index.exists() is not is_damage and check_stream(stream).problems == []
+
+
+@pytest.mark.parametrize("name", ["s.segments", "s.mixed"])
+def test_an_index_without_any_record_is_damage(copy: Callable[..., Any], name: str) -> None:
+    """4.0.5 deletes the newest segment then, or all chunks of an only one; after a kill at most one chunk has no record."""
+    stream = copy(name)
+    chunks = len(heads(stream, -1))
+    os.truncate(path_of(stream, "index", -1), layout.FILE_HEAD_SIZE)
+    assert [(one.kind, one.found) for one in check_stream(stream).problems] == [("bad_stream_index", "no record")] * chunks
+    segment = path_of(stream, number=-1)
+    os.truncate(segment, heads(stream, -1)[0].stop)
+    checked = check_stream(stream)
+    assert (checked.problems, [one.kind for one in checked.notes]) == ([], ["index_behind"])

@@ -126,7 +126,7 @@ def test_a_damaged_end_is_cut(copy, how):
     assert (folder.parent.parent / "brokerstore/cut" / f"stream__{folder.name}__{file.name}").read_bytes() == damaged
 
 
-@pytest.mark.parametrize("how", ["lost", "cut", "flipped", "head", "part"])
+@pytest.mark.parametrize("how", ["lost", "cut", "emptied", "flipped", "head", "part"])
 def test_an_index_is_made_again(copy, how):
     """Its bytes are those of the server; the segment stays as it is."""
     folder = copy()
@@ -136,6 +136,8 @@ def test_an_index_is_made_again(copy, how):
         file.unlink()
     elif how == "cut":
         file.write_bytes(whole[:50])
+    elif how == "emptied":
+        file.write_bytes(whole[:8])
     elif how == "part":
         file.write_bytes(whole + whole[-29:-22])
     else:
