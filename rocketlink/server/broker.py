@@ -93,7 +93,7 @@ class BrokerServer(Closing):
         self.names_port: int = ports[-1]
         self.address = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
         identity = Identity(cluster, name, self.address, self._ha.port)
-        self._requests = Requests(store, identity, self._call_soon, hosts)
+        self._requests = Requests(store, identity, self._call_soon, hosts, lambda: self._watcher.wake())
         self._requests.slaves = lambda: self._ha.slaves
         if self._grpc is not None:
             from ..grpc.service import MessagingService
@@ -213,10 +213,12 @@ class BrokerServer(Closing):
             self._loop.call_soon_threadsafe(function)
 
     def _watch(self) -> float | None:
-        """Wake waiting pulls when a message was dispatched.
+        """Wake waiting requests when a message was dispatched; sleep until one waits.
 
         Then pause: each of many messages would else wake the dispatcher, this thread and the loop, which share an interpreter.
         """
+        if not (self._requests.is_awaited or (self._messaging is not None and self._messaging.receiving.is_awaited)):
+            return None
         if not self._progress.wait(self._seen, PROGRESS_WAIT_S):
             return 0.0
         self._seen = self._progress.count
