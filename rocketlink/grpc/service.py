@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 from messagestore import MessageStore
@@ -182,7 +181,8 @@ class MessagingService:
             async for command in requests:
                 session.heard_s = time.monotonic()
                 if command.HasField("settings"):
-                    outbox.push(partial(_same, self._settings(session, command.settings)))
+                    answer = self._settings(session, command.settings)
+                    outbox.push(lambda answer=answer: answer)  # type: ignore[misc]
         finally:
             commands.cancel()
             session.streams.remove(outbox)
@@ -199,10 +199,6 @@ class MessagingService:
     async def _push(outbox: Outbox, context: Any) -> None:
         async for command in outbox.commands():
             await context.write(command)
-
-
-def _same(command: Any) -> Any:
-    return command
 
 
 async def _unsupported(_session: GrpcClient, _request: Any) -> Any:

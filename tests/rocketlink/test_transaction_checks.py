@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from tests.helpers import until
 
-from .grpc_client import GrpcServed, bodies, d, message, named, producer_settings, s
+from .grpc_client import GrpcServed, bodies, d, message, named, producer_settings, s, served
 
+__all__ = ["served"]  # the fixture
 OTHER = [("x-mq-client-id", "c2")]
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[GrpcServed]:
-    """Start a server with a gRPC port."""
-    found = GrpcServed(tmp_path / "s")
-    yield found
-    found.close()
 
 
 def check(served: GrpcServed) -> None:
