@@ -13,7 +13,8 @@ from commitlog.topic_names import DEAD_PREFIX, RETRY_PREFIX
 from messagestore import MessageStore
 from messagestore.broker.config.topics import PERM_INHERIT, QUEUES_MAX
 from messagestore.broker.services.delay_messages import deliver_ms
-from messagestore.property_names import DELAY, PRODUCER_GROUP
+from messagestore.broker.services.half_messages import HalfMessage
+from messagestore.property_names import DELAY
 from messagestore.write.admission import client_problem, internal_problem
 from storageio import FlushTimeout, InvalidMessage, PutRejected
 
@@ -294,15 +295,17 @@ class Sending:
         decision = number(fields, "commitOrRollback")
         if decision not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             return request.answer(SUCCESS)
-        half_offset = number(fields, "tranStateTableOffset")
-        half = self._store.message_at(number(fields, "commitLogOffset"))
-        group = half.all_properties.get(PRODUCER_GROUP) if half is not None else None
-        if half is None or half.queue_offset != half_offset or group != fields.get("producerGroup"):
+        message = self._store.message_at(number(fields, "commitLogOffset"))
+        half = HalfMessage(message.queue_offset, message) if message is not None else None
+        named = number(fields, "tranStateTableOffset"), fields.get("producerGroup")
+        if half is None or (half.queue_offset, half.producer_group) != named:
             return request.answer(SYSTEM_ERROR, remark="the request does not name a half message of its producer group")
-        if decision == TRANSACTION_COMMIT:
-            self._engine.transactions.commit(half_offset)
-        else:
-            self._engine.transactions.rollback(half_offset)
+        transactions = self._engine.transactions
+        decide = transactions.commit if decision == TRANSACTION_COMMIT else transactions.rollback
+        try:
+            decide(transactions.newest(half))
+        except InvalidMessage as error:
+            return request.answer(SYSTEM_ERROR, remark=str(error))
         return request.answer(SUCCESS)
 
 
