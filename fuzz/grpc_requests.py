@@ -71,7 +71,7 @@ def _served() -> tuple[asyncio.AbstractEventLoop, Any, MessageStore]:
     store = memory_store()
     store.create_topic("F", 1, attributes={"message.type": "FIFO"})
     identity = Identity("c", "b", "127.0.0.1:10911", 10912)
-    requests = Requests(store, identity, lambda function: function(), AdmittedHosts(None))
+    requests = Requests(store, identity, lambda function: function(), AdmittedHosts(None), lambda: None)
     service = MessagingService(store, requests, identity, ("127.0.0.1", 8081), None)
     return asyncio.new_event_loop(), service.handlers(), store
 

@@ -80,7 +80,8 @@ def memory_store() -> MessageStore:
 def _served() -> tuple[Connections, MessageStore]:
     """Return a store in memory behind connections without sockets."""
     store = memory_store()
-    requests = Requests(store, Identity("c", "b", "127.0.0.1:10911", 10912), lambda function: function(), AdmittedHosts(None))
+    identity = Identity("c", "b", "127.0.0.1:10911", 10912)
+    requests = Requests(store, identity, lambda function: function(), AdmittedHosts(None), lambda: None)
 
     def handle(connection: Connection, request: Command) -> Command | None:
         try:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -47,8 +47,8 @@ class Uploads:
         self._waiting: dict[Rank, deque[_WaitingUpload]] = {rank: deque() for rank in Rank}
         self._ranks: dict[str, Rank] = {}
 
-    async def complete(self, requests: AsyncIterable[Any], peer: str) -> Any:
-        """Return the request of a call, None without one; raise `TimeoutError` if it is too slow."""
+    async def complete(self, read: Callable[[], Awaitable[Any]], peer: str) -> Any:
+        """Return what `read` returns, the request of a call; raise `TimeoutError` if it is too slow."""
         if self._count < UPLOADS_MAX:
             self._count += 1
         else:
@@ -57,7 +57,7 @@ class Uploads:
             async with asyncio.timeout(None) as limit:
                 self._arriving[limit] = peer, time.monotonic()
                 try:
-                    request = await anext(aiter(requests), None)
+                    request = await read()
                 finally:
                     del self._arriving[limit]
         finally:

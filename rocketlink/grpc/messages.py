@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 from commitlog import Message, StoredMessage, encode_properties
@@ -49,6 +50,16 @@ class Declined(Exception):
 def status(code: int = d.OK, text: str = "OK") -> Any:
     """Return a status of the protocol."""
     return d.Status(code=code, message=text)
+
+
+OK = status()
+
+
+def common_status(entries: Sequence[Any]) -> Any:
+    """Return the status of an answer: that of all its entries, if they have the same code."""
+    first = entries[0].status
+    is_common = all(entry.status.code == first.code for entry in entries)
+    return first if is_common else status(d.MULTIPLE_RESULTS, "see the entries")
 
 
 def topic_of(resource: Any) -> str:
@@ -189,9 +200,9 @@ def properties_of(message: Any, topic: str) -> tuple[bytes, int]:
         raise Declined(d.ILLEGAL_MESSAGE_PROPERTY_KEY, str(error)) from error
 
 
-def check_kind(message: Any) -> None:
-    """Raise `Declined` for a type that the properties of the message contradict."""
-    system, kind = message.system_properties, message.system_properties.message_type
+def check_kind(system: Any) -> None:
+    """Raise `Declined` for a type that the other properties of a message contradict."""
+    kind = system.message_type
     marks = bool(system.message_group), system.HasField("delivery_timestamp"), kind == d.TRANSACTION
     if sum(marks) > 1 or system.lite_topic or kind == d.LITE:
         text = "one of message group, delivery time and transaction; lite topics are not supported"

@@ -17,6 +17,7 @@ OVERHEAD = 1 << 16  # bytes of a request beside the body
 REQUESTS_MAX = 16_384  # of all clients at a time: streams, polls and others
 STREAMS_MAX = 1024  # of one connection
 METADATA_MAX = 16 << 10
+HANDSHAKE_MS = 10_000  # of TLS, and of HTTP/2
 STOP_S = 0.2
 AGAIN_S = 0.1
 
@@ -35,6 +36,7 @@ class GrpcPort:
             ("grpc.http2.bdp_probe", 0),  # it lets the library read megabytes of a request before it is asked for
             ("grpc.server.max_pending_requests", REQUESTS_MAX),  # beyond 1000 others would be cancelled
             ("grpc.server.max_pending_requests_hard_limit", REQUESTS_MAX),
+            ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
             ("grpc.keepalive_time_ms", 60_000),
             ("grpc.keepalive_timeout_ms", 20_000),
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),

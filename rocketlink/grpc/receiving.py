@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from commitlog import StoredMessage
@@ -17,7 +18,7 @@ from ..server.leases import DEAD, INVISIBLE_MS_MAX, Again, Lease, Leases, QueueK
 from ..server.pulling import ALL_TAGS, BYTES_MAX, TAG, Filter, message_filter
 from ..server.sql_filter import SQL92
 from .limits import Unsent
-from .messages import Declined, delivered, duration_ms, group_of, set_time, status, topic_of
+from .messages import OK, Declined, common_status, delivered, duration_ms, group_of, set_time, status, topic_of
 from .protocol import definition as d
 from .protocol import service as s
 from .routes import Routes
@@ -47,15 +48,21 @@ class Handle(NamedTuple):
 class Receiving:
     """Answers what consumers ask.  Every call is made by the loop's thread."""
 
-    def __init__(self, store: MessageStore, leases: Leases, routes: Routes) -> None:
-        """Create it without waiting requests."""
+    def __init__(self, store: MessageStore, leases: Leases, routes: Routes, on_wait: Callable[[], None]) -> None:
+        """Create it without waiting requests; `on_wait` is called when one begins to wait."""
         self._store = store
         self._engine = store.engine
         self._leases = leases
         self._routes = routes
+        self._on_wait = on_wait
         self._unsent = Unsent()
         self._polls = 0
         self._waiting: dict[tuple[str, str], deque[asyncio.Future[None]]] = {}  # by topic and group
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a request waits for a message."""
+        return bool(self._waiting)
 
     # Messages for a time
 
@@ -154,6 +161,7 @@ class Receiving:
         future = asyncio.get_running_loop().create_future()
         waiting = self._waiting.setdefault(key, deque())
         waiting.append(future)
+        self._on_wait()
         try:
             await self._pause(timeout_s, future)
         except TimeoutError:
@@ -187,20 +195,24 @@ class Receiving:
         topic, group = topic_of(request.topic), group_of(request.group)
         if not 0 < len(request.entries) <= ENTRIES_MAX:
             raise Declined(d.BAD_REQUEST, f"{len(request.entries)} acknowledgements: 1 to {ENTRIES_MAX} in a request")
-        answer = s.AckMessageResponse()
-        for entry in request.entries:
-            result = answer.entries.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle)
-            try:
-                handle, _ = self._find(topic, group, entry.receipt_handle)
-                self._leases.done(handle.key, handle.offset)
-                result.status.CopyFrom(status())
-            except Declined as error:
-                result.status.CopyFrom(status(error.code, str(error)))
-        found_codes = {entry.status.code for entry in answer.entries}
-        first = answer.entries[0].status
-        answer.status.CopyFrom(first if len(found_codes) == 1 else status(d.MULTIPLE_RESULTS, "see the entries"))
+        entries = [
+            s.AckMessageResultEntry(
+                message_id=entry.message_id,
+                receipt_handle=entry.receipt_handle,
+                status=self._end_lease(topic, group, entry.receipt_handle),
+            )
+            for entry in request.entries
+        ]
         self.wake()  # the next messages in order may be free
-        return answer
+        return s.AckMessageResponse(status=common_status(entries), entries=entries)
+
+    def _end_lease(self, topic: str, group: str, text: str) -> Any:
+        try:
+            handle, _ = self._find(topic, group, text)
+        except Declined as error:
+            return status(error.code, str(error))
+        self._leases.done(handle.key, handle.offset)
+        return OK
 
     async def change_time(self, _session: GrpcClient, request: Any) -> Any:
         """Give a message another time from now on, and answer with its new handle."""
@@ -209,7 +221,7 @@ class Receiving:
         if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
             raise Declined(d.ILLEGAL_INVISIBLE_TIME, f"an invisible time of {invisible_ms} ms; 0 to {INVISIBLE_MS_MAX}")
         taken_ms = self._leases.change_time(handle.key, handle.offset, lease, invisible_ms)
-        return s.ChangeInvisibleDurationResponse(status=status(), receipt_handle=handle._replace(taken_ms=taken_ms).text())
+        return s.ChangeInvisibleDurationResponse(status=OK, receipt_handle=handle._replace(taken_ms=taken_ms).text())
 
     async def bury(self, _session: GrpcClient, request: Any) -> Any:
         """Move a message to the dead letters of its group."""
@@ -220,7 +232,7 @@ class Receiving:
             self._engine.retries.send_back(message, group, DEAD)
         self._leases.done(handle.key, handle.offset)
         self.wake()
-        return s.ForwardMessageToDeadLetterQueueResponse(status=status())
+        return s.ForwardMessageToDeadLetterQueueResponse(status=OK)
 
     def _find(self, topic: str, group: str, text: str) -> tuple[Handle, Lease]:
         """Return what a handle names; raise `Declined` if the message is not in hand with it any longer."""
@@ -260,7 +272,7 @@ class Receiving:
         if request.offset < 0:
             raise Declined(d.ILLEGAL_OFFSET, f"offset {request.offset}")
         self._engine.consumer_offsets().commit(topic, group, queue_id, request.offset)
-        return s.UpdateOffsetResponse(status=status())
+        return s.UpdateOffsetResponse(status=OK)
 
     async def get_offset(self, _session: GrpcClient, request: Any) -> Any:
         """Answer with a group's offset."""
@@ -268,7 +280,7 @@ class Receiving:
         found = self._engine.consumer_offsets().get(topic, group, queue_id)
         if found is None:
             raise Declined(d.OFFSET_NOT_FOUND, f"group {group} has no offset for queue {queue_id} of {topic}")
-        return s.GetOffsetResponse(status=status(), offset=found)
+        return s.GetOffsetResponse(status=OK, offset=found)
 
     async def query_offset(self, _session: GrpcClient, request: Any) -> Any:
         """Answer with the first or the next offset of a queue, or that of a time."""
@@ -279,7 +291,7 @@ class Receiving:
             found = self._store.max_offset(topic, queue_id)
         else:
             found = self._store.offset_by_time(topic, queue_id, duration_ms(request.timestamp))
-        return s.QueryOffsetResponse(status=status(), offset=max(0, found))
+        return s.QueryOffsetResponse(status=OK, offset=max(0, found))
 
     def _queue(self, request: Any) -> tuple[str, str, int]:
         topic, group, queue_id = topic_of(request.message_queue.topic), group_of(request.group), request.message_queue.id

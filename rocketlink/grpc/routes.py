@@ -8,7 +8,7 @@ from messagestore import MessageStore
 from messagestore.broker.config.topics import MESSAGE_TYPE, TopicConfig
 
 from ..server.tables import AUTO_CREATE_QUEUES, Identity
-from .messages import Declined, group_of, status, topic_of
+from .messages import OK, Declined, group_of, topic_of
 from .protocol import definition as d
 from .protocol import service as s
 
@@ -49,7 +49,7 @@ class Routes:
     def route(self, request: Any) -> Any:
         """Answer with the queues of a topic."""
         topic = self.topic(topic_of(request.topic))
-        answer = s.QueryRouteResponse(status=status())
+        answer = s.QueryRouteResponse(status=OK)
         for queue_id in range(max(topic.read_queues, topic.write_queues)):
             reads, writes = (
                 topic.is_readable and queue_id < topic.read_queues,
@@ -67,7 +67,7 @@ class Routes:
         if not topic.is_readable or topic.read_queues <= 0:
             raise Declined(d.FORBIDDEN, f"topic {name} cannot be read")
         queue_ids = range(topic.read_queues) if self.is_in_order(name, group) else (ANY_QUEUE,)
-        answer = s.QueryAssignmentResponse(status=status())
+        answer = s.QueryAssignmentResponse(status=OK)
         for queue_id in queue_ids:
             queue = self._queue(request.topic, queue_id, request.endpoints, True, topic.is_writable)
             answer.assignments.add().message_queue.CopyFrom(queue)

@@ -6,9 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
-from urllib.parse import unquote
 
 from messagestore import MessageStore
 from storageio import PutRejected, StoreClosed, StoreError
@@ -18,7 +16,7 @@ from ..server.leases import Leases
 from ..server.requests import Requests
 from ..server.tables import Identity
 from .limits import Uploads
-from .messages import Declined, status, topic_of
+from .messages import OK, Declined, status, topic_of
 from .protocol import definition as d
 from .protocol import grpc
 from .protocol import service as s
@@ -49,7 +47,7 @@ class MessagingService:
         self.sessions = GrpcClients(store, requests.clients, self._routes)
         self._leases.is_present = self.sessions.is_present
         requests.grpc_groups = lambda: self.sessions.groups
-        self.receiving = Receiving(store, requests.leases, self._routes)
+        self.receiving = Receiving(store, requests.leases, self._routes, requests.on_wait)
         self._sending = GrpcSending(store, requests.sending, self.sessions, self._routes)
 
     def handlers(self) -> Any:
@@ -104,14 +102,14 @@ class MessagingService:
 
     def _session(self, context: Any) -> GrpcClient:
         """Return the client of a request; raise `Declined` without a valid signature."""
-        metadata = {name: text for name, text in context.invocation_metadata() or () if isinstance(text, str)}
+        metadata = dict(context.invocation_metadata() or ())
         if self._access is not None and not self._access.accepts_metadata(metadata):
             raise Declined(d.UNAUTHORIZED, "the request has no valid signature")
-        return self.sessions.of(metadata, _host(context.peer()))
+        return self.sessions.of(metadata, context.peer)
 
     def _unary(self, handle: Unary, answer: Any) -> Callable[[Any, Any], Awaitable[Any]]:
-        async def call(requests: Any, context: Any) -> Any:
-            request = await self._complete(requests, context)
+        async def call(_requests: Any, context: Any) -> Any:
+            request = await self._complete(context)
             try:
                 return await handle(self._session(context), request)
             except Exception as error:
@@ -120,8 +118,8 @@ class MessagingService:
         return call
 
     def _stream(self, handle: Stream, answer: Any) -> Callable[[Any, Any], Awaitable[None]]:
-        async def call(requests: Any, context: Any) -> None:
-            request = await self._complete(requests, context)
+        async def call(_requests: Any, context: Any) -> None:
+            request = await self._complete(context)
             try:
                 await handle(self._session(context), request, context)
             except TimeoutError:
@@ -131,12 +129,12 @@ class MessagingService:
 
         return call
 
-    async def _complete(self, requests: Any, context: Any) -> Any:
+    async def _complete(self, context: Any) -> Any:
         try:
-            request = await self.uploads.complete(requests, context.peer())
+            request = await self.uploads.complete(context.read, context.peer())
         except TimeoutError:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the request arrives too slowly")
-        if request is None:
+        if request is grpc.aio.EOF:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the request has no message")
         return request
 
@@ -158,12 +156,12 @@ class MessagingService:
         if request.client_type == d.CLIENT_TYPE_UNSPECIFIED:
             raise Declined(d.UNRECOGNIZED_CLIENT_TYPE, "the heartbeat names no type of client")
         session.is_producer = request.client_type == d.PRODUCER
-        return s.HeartbeatResponse(status=status())
+        return s.HeartbeatResponse(status=OK)
 
     async def _leave(self, session: GrpcClient, _request: Any) -> Any:
         self.sessions.leave(session)
         self._leases.drop_idle({*self._clients.groups, *self.sessions.groups})
-        return s.NotifyClientTerminationResponse(status=status())
+        return s.NotifyClientTerminationResponse(status=OK)
 
     # The stream of settings and of commands to the client
 
@@ -183,7 +181,8 @@ class MessagingService:
             async for command in requests:
                 session.heard_s = time.monotonic()
                 if command.HasField("settings"):
-                    outbox.push(partial(_same, self._settings(session, command.settings)))
+                    answer = self._settings(session, command.settings)
+                    outbox.push(lambda answer=answer: answer)  # type: ignore[misc]
         finally:
             commands.cancel()
             session.streams.remove(outbox)
@@ -192,7 +191,7 @@ class MessagingService:
 
     def _settings(self, session: GrpcClient, settings: Any) -> Any:
         try:
-            return s.TelemetryCommand(status=status(), settings=self.sessions.configure(session, settings))
+            return s.TelemetryCommand(status=OK, settings=self.sessions.configure(session, settings))
         except Exception as error:
             return s.TelemetryCommand(status=_status_of(error))
 
@@ -200,10 +199,6 @@ class MessagingService:
     async def _push(outbox: Outbox, context: Any) -> None:
         async for command in outbox.commands():
             await context.write(command)
-
-
-def _same(command: Any) -> Any:
-    return command
 
 
 async def _unsupported(_session: GrpcClient, _request: Any) -> Any:
@@ -220,13 +215,3 @@ def _status_of(error: Exception) -> Any:
         return status(d.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}"[:TEXT_MAX])
     LOG.error("a request failed", exc_info=error)
     return status(d.INTERNAL_SERVER_ERROR, "internal error")
-
-
-def _host(peer: str) -> str:
-    """Return the address of a peer in the form of the log.
-
-    >>> _host("ipv4:127.0.0.1:5"), _host("ipv6:%5B::1%5D:5"), _host("unix:")
-    ('127.0.0.1:5', '[::1]:5', '127.0.0.1:0')
-    """
-    kind, _, address = peer.partition(":")
-    return unquote(address) if kind in ("ipv4", "ipv6") else "127.0.0.1:0"

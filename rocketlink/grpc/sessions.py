@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from messagestore import MessageStore
 from messagestore.broker.config.subscription_groups import RETRY_MAX_TIMES
@@ -15,7 +16,7 @@ from ..remoting.codes import CHECK_TRANSACTION_STATE
 from ..remoting.frames import Command
 from ..server.clients import Clients
 from ..server.fields import number
-from .messages import Declined, delivered, group_of, status, topic_of
+from .messages import OK, Declined, delivered, group_of, topic_of
 from .protocol import definition as d
 from .protocol import service as s
 
@@ -96,7 +97,7 @@ class GrpcClient:
         if half is None:
             return None
         message = delivered(half, self._store.config.max_message_size, half.properties.get("REAL_TOPIC", ""), 1)
-        command = s.TelemetryCommand(status=status())
+        command = s.TelemetryCommand(status=OK)
         command.recover_orphaned_transaction_command.message.CopyFrom(message)
         command.recover_orphaned_transaction_command.transaction_id = f"{physical_offset}:{half_offset}"
         return command
@@ -117,18 +118,18 @@ class GrpcClients:
         """The consumer groups with a client."""
         return {session.group for session in self.all.values() if session.group}
 
-    def of(self, metadata: dict[str, str], host: str) -> GrpcClient:
-        """Return the session of a request's client."""
+    def of(self, metadata: dict[str, str], peer: Callable[[], str]) -> GrpcClient:
+        """Return the session of a request's client; `peer` returns its address."""
         client = metadata.get("x-mq-client-id", "")
-        if not client or len(client) > 255:
-            raise Declined(d.CLIENT_ID_REQUIRED, "the metadata have no x-mq-client-id, or one of more than 255 bytes")
         session = self.all.get(client)
         if session is None:
+            if not client or len(client) > 255:
+                raise Declined(d.CLIENT_ID_REQUIRED, "the metadata have no x-mq-client-id, or one of more than 255 bytes")
             if len(self.all) >= CLIENTS_MAX:
                 self.close_silent()
             if len(self.all) >= CLIENTS_MAX:
                 raise Declined(d.TOO_MANY_REQUESTS, f"{CLIENTS_MAX} clients are connected")
-            session = self.all[client] = GrpcClient(client, host, self._store)
+            session = self.all[client] = GrpcClient(client, _host(peer()), self._store)
         session.heard_s = time.monotonic()
         return session
 
@@ -184,3 +185,13 @@ class GrpcClients:
     def add_producer(self, session: GrpcClient, topic: str) -> None:
         """Let a client be asked about transactions of a topic, whose name stands for the producer group."""
         self._clients.add_producer(topic, session.client, session)
+
+
+def _host(peer: str) -> str:
+    """Return the address of a peer in the form of the log.
+
+    >>> _host("ipv4:127.0.0.1:5"), _host("ipv6:%5B::1%5D:5"), _host("unix:")
+    ('127.0.0.1:5', '[::1]:5', '127.0.0.1:0')
+    """
+    kind, _, address = peer.partition(":")
+    return unquote(address) if kind in ("ipv4", "ipv6") else "127.0.0.1:0"

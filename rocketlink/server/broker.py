@@ -35,7 +35,6 @@ WAKE_PAUSE_S = 0.001
 START_TIMEOUT_S = 10.0
 SECOND_PORT_STEP = 2
 ACCEPT_TURNS_MAX = 100
-HANDSHAKE_S = 10.0
 
 
 class BrokerServer(Closing):
@@ -65,8 +64,7 @@ class BrokerServer(Closing):
                 raise InvalidSetting(f"host {one!r} can be reached from other machines: give access_key and secret")
         self._store = store
         self._host = host
-        self._tls = tls
-        self._connections = Connections()
+        self._connections = Connections(tls)
         self._loop = asyncio.new_event_loop()
         self._is_closing = asyncio.Event()
         hosts = AdmittedHosts(Access(access_key or "", secret) if secret else None)
@@ -93,7 +91,7 @@ class BrokerServer(Closing):
         self.names_port: int = ports[-1]
         self.address = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
         identity = Identity(cluster, name, self.address, self._ha.port)
-        self._requests = Requests(store, identity, self._call_soon, hosts)
+        self._requests = Requests(store, identity, self._call_soon, hosts, lambda: self._watcher.wake())
         self._requests.slaves = lambda: self._ha.slaves
         if self._grpc is not None:
             from ..grpc.service import MessagingService
@@ -146,14 +144,7 @@ class BrokerServer(Closing):
     def _listen(self, port: int) -> asyncio.Server:
         try:
             return self._loop.run_until_complete(
-                self._loop.create_server(
-                    lambda: Connection(self._connections),
-                    self._host,
-                    port,
-                    start_serving=False,
-                    ssl=self._tls,
-                    ssl_handshake_timeout=HANDSHAKE_S if self._tls is not None else None,
-                )
+                self._loop.create_server(lambda: Connection(self._connections), self._host, port, start_serving=False)
             )
         except OSError as error:
             raise disk_error("listen", f"{self._host}:{port}", error) from error
@@ -213,10 +204,12 @@ class BrokerServer(Closing):
             self._loop.call_soon_threadsafe(function)
 
     def _watch(self) -> float | None:
-        """Wake waiting pulls when a message was dispatched.
+        """Wake waiting requests when a message was dispatched; sleep until one waits.
 
         Then pause: each of many messages would else wake the dispatcher, this thread and the loop, which share an interpreter.
         """
+        if not (self._requests.is_awaited or (self._messaging is not None and self._messaging.receiving.is_awaited)):
+            return None
         if not self._progress.wait(self._seen, PROGRESS_WAIT_S):
             return 0.0
         self._seen = self._progress.count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -21,6 +22,7 @@ TOGETHER = 1 << 16  # bytes of answers to requests that arrived together, which 
 UNSENT_HIGH = 1 << 20  # bytes of answers that wait for one client; no more of its requests are read until it reads
 UNSENT_MAX = 256 << 20  # bytes of answers that wait for all clients together; beyond it those that waited longest are closed
 IDLE_S = 120.0
+HANDSHAKE_S = 10.0  # of TLS
 ONE_FRAME_S = 30.0  # for a frame that began to arrive
 INVOKED_MAX = 100  # that one client has not answered
 TRACE_MAX = 200  # characters of an error in a remark
@@ -49,8 +51,9 @@ class Peer(Protocol):
 class Connections:
     """All connections of one server.  Everything runs in the loop's thread."""
 
-    def __init__(self) -> None:
-        """Create it without connections; `serve` comes before the first one."""
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        """Create it without connections, which speak TLS alone with `tls`; `serve` comes before the first one."""
+        self.tls = tls
         self.all: set[Connection] = set()
         self.waiting_bytes = 0
         self._warned: set[str] = set()
@@ -100,6 +103,7 @@ class Connection(asyncio.Protocol):
         self._requested = 0
         self._invoked: dict[int, Callable[[Command], None]] = {}
         self._is_ended = False
+        self._is_encrypting = False
         self._is_pumping = False
         self._answers: list[bytes] = []
         self._answers_size = 0
@@ -113,13 +117,33 @@ class Connection(asyncio.Protocol):
         """Take a new client in, or refuse it if there are too many."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        transport.set_write_buffer_limits(high=UNSENT_HIGH)
         host, port = (transport.get_extra_info("peername") or ("127.0.0.1", 0))[:2]
         self.host = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         if len(self._connections.all) >= CONNECTIONS_MAX:
             self.close(f"{CONNECTIONS_MAX} clients are connected")
             return
         self._connections.all.add(self)
+        if self._connections.tls is None:
+            transport.set_write_buffer_limits(high=UNSENT_HIGH)
+            return
+        transport.pause_reading()
+        self._is_encrypting = True
+        self._handshake = asyncio.ensure_future(self._encrypt(transport, self._connections.tls))
+
+    async def _encrypt(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
+        """Go on with TLS.  A server that asyncio lets speak it reports a client only after the handshake."""
+        try:
+            encrypted = await asyncio.get_running_loop().start_tls(
+                transport, self, tls, server_side=True, ssl_handshake_timeout=HANDSHAKE_S
+            )
+        except OSError as error:  # nobody else learns it
+            LOG.info("client %s: the TLS handshake failed: %s", self.host, error)
+            self.connection_lost(error)
+            return
+        assert encrypted is not None
+        encrypted.set_write_buffer_limits(high=UNSENT_HIGH)
+        self._transport, self._is_encrypting = encrypted, False
+        self._pump()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the client that is gone."""
@@ -135,7 +159,8 @@ class Connection(asyncio.Protocol):
         """Answer the requests that are complete."""
         self.heard_s = time.monotonic()
         self._frames.add(data)
-        self._pump()
+        if not self._is_encrypting:  # with TLS the first request can be here before its transport is
+            self._pump()
 
     def pause_writing(self) -> None:
         """Read no more requests while answers wait."""

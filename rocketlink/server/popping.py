@@ -6,6 +6,7 @@ A message that is not acknowledged in its time goes to the group's retry topic, 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from commitlog.topic_names import RETRY_PREFIX
@@ -50,14 +51,20 @@ class _Pop(NamedTuple):
 class Popping:
     """Answers the requests of POP consumers.  Every call is made by the loop's thread."""
 
-    def __init__(self, store: MessageStore, clients: Clients, leases: Leases) -> None:
-        """Create it without waiting requests."""
+    def __init__(self, store: MessageStore, clients: Clients, leases: Leases, on_wait: Callable[[], None]) -> None:
+        """Create it without waiting requests; `on_wait` is called when one begins to wait."""
         self._store = store
         self._engine = store.engine
         self._clients = clients
         self._leases = leases
+        self._on_wait = on_wait
         self._waiting: list[_Pop] = []
         self._kept_bytes = 0
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a request waits for a message."""
+        return bool(self._waiting)
 
     def pop(self, connection: Connection, request: Command) -> Command | None:
         """Answer with messages, or keep the request until there are some."""
@@ -74,6 +81,7 @@ class Popping:
             request.body = b""
             self._waiting.append(pop)
             self._kept_bytes += pop.size
+            self._on_wait()
             return None
         return answer
 

@@ -97,13 +97,19 @@ def check_subscription(request: Command) -> Command:
 class Pulling:
     """Answers pulls from the store's queues."""
 
-    def __init__(self, store: MessageStore, clients: Clients) -> None:
-        """Create it without waiting pulls."""
+    def __init__(self, store: MessageStore, clients: Clients, on_wait: Callable[[], None]) -> None:
+        """Create it without waiting pulls; `on_wait` is called when one begins to wait."""
         self._store = store
         self._engine = store.engine
         self._clients = clients
+        self._on_wait = on_wait
         self._waiting: dict[tuple[str, int], list[_Waiting]] = {}
         self._kept_bytes = 0
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a pull waits for a message."""
+        return bool(self._waiting)
 
     def pull(self, connection: Connection, request: Command) -> Command | None:
         """Answer a pull, or keep it until there is something to answer."""
@@ -160,6 +166,7 @@ class Pulling:
     def _wait(self, pull: _Waiting, topic: str, queue_id: int) -> None:
         self._waiting.setdefault((topic, queue_id), []).append(pull)
         self._kept_bytes += pull.size
+        self._on_wait()
 
     def _answer_now(self, request: Command, topic: str, queue_id: int, offset: int) -> Command:
         """Answer with what the queue has from an offset on."""

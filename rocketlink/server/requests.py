@@ -52,18 +52,23 @@ class Requests:
 
     def __init__(
         self, store: MessageStore, identity: Identity, call_soon: Callable[[Callable[[], None]], object],
-        hosts: AdmittedHosts,
+        hosts: AdmittedHosts, on_wait: Callable[[], None],
     ) -> None:  # fmt: skip
-        """`call_soon` runs a function in that thread; `hosts` has what requests have to be signed with."""
+        """Create it for a store.
+
+        `call_soon` runs a function in that thread; `hosts` has what requests have to be signed with; `on_wait` is called when a
+        request begins to wait for a message.
+        """
         self._store = store
         self._engine = store.engine
         self._access = hosts.access
         self._hosts = hosts
         self.clients = Clients()
-        self._pulling = Pulling(store, self.clients)
+        self._pulling = Pulling(store, self.clients, on_wait)
         self.leases = Leases(store)
-        self._popping = Popping(store, self.clients, self.leases)
+        self._popping = Popping(store, self.clients, self.leases, on_wait)
         self.sending = Sending(store, identity, self.clients, call_soon)
+        self.on_wait = on_wait
         self.grpc_groups: Callable[[], Collection[str]] = tuple
         self.slaves: Callable[[], list[SlaveStatus]] = list
         tables = BrokerTables(store, identity, self.clients)
@@ -91,6 +96,11 @@ class Requests:
         self._pulling.closed(connection)
         self._popping.closed(connection)
         self.leases.drop_idle({*self.clients.groups, *self.grpc_groups()})
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a request waits for a message."""
+        return self._pulling.is_awaited or self._popping.is_awaited
 
     def wake(self) -> None:
         """Answer what waited for a message or long enough, and end the time of messages that were taken."""

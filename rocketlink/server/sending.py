@@ -13,7 +13,8 @@ from commitlog.topic_names import DEAD_PREFIX, RETRY_PREFIX
 from messagestore import MessageStore
 from messagestore.broker.config.topics import PERM_INHERIT, QUEUES_MAX
 from messagestore.broker.services.delay_messages import deliver_ms
-from messagestore.property_names import DELAY, PRODUCER_GROUP
+from messagestore.broker.services.half_messages import HalfMessage
+from messagestore.property_names import DELAY
 from messagestore.write.admission import client_problem, internal_problem
 from storageio import FlushTimeout, InvalidMessage, PutRejected
 
@@ -63,7 +64,7 @@ CODES = {
 }
 
 
-class _Send(NamedTuple):
+class Send(NamedTuple):
     """The fields of a send."""
 
     topic: str
@@ -76,6 +77,11 @@ class _Send(NamedTuple):
     retries: int
     is_batch: bool
     producer_group: str
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the message waits for the end of its transaction."""
+        return self.sys_flag & TRANSACTION_MASK == TRANSACTION_PREPARED
 
 
 class Sending:
@@ -106,16 +112,33 @@ class Sending:
             message = self._message(connection, request.body, send)
             if REPLY_TO in send.properties and request.code not in REPLIES:  # Go's client sends it before its first heartbeat
                 self._clients.add_producer(send.producer_group, self._waiting_client(send), connection)
-            if send.sys_flag & TRANSACTION_MASK == TRANSACTION_PREPARED:
+            if send.is_prepared:
                 return self._prepare(request, message, send.producer_group)
-            if self._is_sync:
-                self._put_later(connection, request, message)
-                return None
-            return self._answer(request, self._store.put(message, check=False))
-        except Refused as error:
-            return request.answer(error.code, remark=str(error))
-        except InvalidMessage as error:
-            return request.answer(MESSAGE_ILLEGAL, remark=str(error))
+            result = self._put(message)
+        except (Refused, InvalidMessage) as error:
+            return _refused(request, error)
+        if isinstance(result, Future):
+            self._answer_later(connection, request, result)
+            return None
+        return self._answer(request, result)
+
+    def put(self, peer: Peer, body: bytes, send: Send, queues: int) -> PutResult | Future[PutResult]:
+        """Put the message of a send whose topic has a valid name; a topic that does not exist is created with `queues`.
+
+        With a synchronous flush the result comes later, so that the puts of all clients share a sync.  `refusal` returns what
+        an error is answered with.
+        """
+        self._check_writable(send.topic, AUTO_CREATE_TOPIC, queues)
+        message = self._message(peer, body, send._replace(properties=self._with_cluster(send.properties)))
+        if send.is_prepared:
+            return self._store.begin_transaction(message, producer_group=send.producer_group).half
+        result = self._put(message)
+        if isinstance(result, PutResult) and result.status is not PutStatus.PUT_OK:
+            raise Refused(CODES.get(result.status, SYSTEM_ERROR), _reason(result))
+        return result
+
+    def _put(self, message: Message) -> PutResult | Future[PutResult]:
+        return self._store.put_async(message) if self._is_sync else self._store.put(message, check=False)
 
     def reply(self, connection: Peer, request: Command) -> Command | None:
         """Pass the answer to a request on to the client that waits for it; store it as any message.
@@ -125,7 +148,7 @@ class Sending:
         try:
             send = self._parse(request)
         except Refused as error:
-            return request.answer(error.code, remark=str(error))
+            return _refused(request, error)
         client = self._waiting_client(send)
         waiting = self._clients.producer(client)
         if waiting is None:
@@ -136,14 +159,14 @@ class Sending:
         return self.send(connection, request)
 
     @staticmethod
-    def _waiting_client(send: _Send) -> str:
+    def _waiting_client(send: Send) -> str:
         return decode_properties(send.properties).get(REPLY_TO_CLIENT, "")
 
-    def _parse(self, request: Command) -> _Send:
+    def _parse(self, request: Command) -> Send:
         fields = request.fields
         if request.code not in (SEND_MESSAGE, SEND_REPLY_MESSAGE):
             fields = {LONG_NAMES.get(name, name): value for name, value in fields.items()}
-        send = _Send(
+        send = Send(
             fields.get("topic", ""), number(fields, "queueId", -1), number(fields, "sysFlag"), number(fields, "bornTimestamp"),
             number(fields, "flag"), self._with_cluster(fields.get("properties", "").encode()), number(fields, "reconsumeTimes"),
             number(fields, "maxReconsumeTimes", RETRIES_DEFAULT),
@@ -154,12 +177,12 @@ class Sending:
             if send.is_batch:
                 raise Refused(MESSAGE_ILLEGAL, "retry topics take no batches")
             send = self._retried(send)
-        self._check_writable(send.topic, fields)
+        self._check_writable(send.topic, fields.get("defaultTopic", ""), number(fields, "defaultTopicQueueNums", 4))
         if reason := self._engine.admission.queue_problem(send.topic, send.queue_id):
             raise Refused(INVALID_PARAMETER, reason)
         return send._replace(queue_id=max(-1, send.queue_id))
 
-    def _retried(self, send: _Send) -> _Send:
+    def _retried(self, send: Send) -> Send:
         """Return where a message goes that a consumer sends to its own group's retry topic."""
         group = send.topic.removeprefix(RETRY_PREFIX)
         if send.reconsume_times < send.retries:
@@ -168,15 +191,15 @@ class Sending:
         self._engine.admission.create(DEAD_PREFIX + group, 1)
         return send._replace(topic=DEAD_PREFIX + group, queue_id=0)
 
-    def _check_writable(self, topic: str, fields: dict[str, str]) -> None:
+    def _check_writable(self, topic: str, default_topic: str, queues: int) -> None:
         """Create the topic if the client may; raise `Refused` for one that takes no messages."""
         known = self._engine.topics.get(topic)
         if known is None:
-            base = self._engine.topics.get(fields.get("defaultTopic", ""))
-            is_allowed = fields.get("defaultTopic") == AUTO_CREATE_TOPIC and (base is None or bool(base.perm & PERM_INHERIT))
+            base = self._engine.topics.get(default_topic)
+            is_allowed = default_topic == AUTO_CREATE_TOPIC and (base is None or bool(base.perm & PERM_INHERIT))
             if not is_allowed:
                 raise Refused(TOPIC_NOT_EXIST, f"topic {topic} does not exist")
-            requested = 1 if topic in self._own_topics else number(fields, "defaultTopicQueueNums", 4)
+            requested = 1 if topic in self._own_topics else queues
             self._engine.admission.create(topic, max(1, min(requested, AUTO_CREATE_QUEUES, QUEUES_MAX)))
             known = self._engine.topics.get(topic)
             assert known is not None, "the topic was created"
@@ -189,7 +212,7 @@ class Sending:
             return properties
         return properties + (b"\x02" if properties and not properties.endswith(b"\x02") else b"") + self._cluster
 
-    def _message(self, connection: Peer, body: bytes, send: _Send) -> Message:
+    def _message(self, connection: Peer, body: bytes, send: Send) -> Message:
         if TIMER_START in send.properties:
             now_ms = self._engine.now_ms()
             pairs = decode_properties(send.properties)
@@ -201,35 +224,28 @@ class Sending:
             reconsume_times=send.reconsume_times, properties_raw=send.properties,
         )  # fmt: skip
 
-    def _put_batch(self, connection: Peer, body: bytes, send: _Send) -> PutResult:
+    def _put_batch(self, connection: Peer, body: bytes, send: Send) -> PutResult:
         return self._store.put_wire_batch(
             send.topic, max(0, send.queue_id), body, properties=send.properties, check=False, sys_flag=send.sys_flag,
             born_timestamp_ms=send.born_timestamp_ms, born_host=connection.host, store_host=self._address,
         )  # fmt: skip
 
-    def _put_later(self, connection: Peer, request: Command, message: Message) -> None:
-        """Answer when the message is synced, so that the puts of all clients share a sync."""
+    def _answer_later(self, connection: Peer, request: Command, future: Future[PutResult]) -> None:
+        """Answer when the message is synced."""
 
         def answer(future: Future[PutResult]) -> None:
             error = future.exception()
-            if error is None:
-                found = self._answer(request, future.result())
-            elif isinstance(error, PutRejected):
-                found = request.answer(CODES.get(PutStatus(error.status), SYSTEM_ERROR), remark=str(error))
-            elif isinstance(error, FlushTimeout):
-                found = request.answer(FLUSH_DISK_TIMEOUT, remark=str(error))
-            else:
-                found = request.answer(SYSTEM_ERROR, remark=str(error))
+            found = self._answer(request, future.result()) if error is None else _refused(request, error)
             if not request.is_one_way:
                 self._call_soon(lambda: connection.send(found))
 
-        self._store.put_async(message).add_done_callback(answer)
+        future.add_done_callback(answer)
 
     def _answer(self, request: Command, result: PutResult) -> Command:
         """Answer with where the message is, and with the ids that clients show for it."""
         code = CODES.get(result.status, SYSTEM_ERROR)
         if result.status not in (PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT):
-            return request.answer(code, remark=f"{result.status.name}: {result.reason}")
+            return request.answer(code, remark=_reason(result))
         fields = {
             "msgId": self._ids(result),
             "queueId": str(result.queue_id),
@@ -279,19 +295,44 @@ class Sending:
         decision = number(fields, "commitOrRollback")
         if decision not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             return request.answer(SUCCESS)
-        half_offset = number(fields, "tranStateTableOffset")
-        half = self._store.message_at(number(fields, "commitLogOffset"))
-        group = half.all_properties.get(PRODUCER_GROUP) if half is not None else None
-        if half is None or half.queue_offset != half_offset or group != fields.get("producerGroup"):
+        message = self._store.message_at(number(fields, "commitLogOffset"))
+        half = HalfMessage(message.queue_offset, message) if message is not None else None
+        named = number(fields, "tranStateTableOffset"), fields.get("producerGroup")
+        if half is None or (half.queue_offset, half.producer_group) != named:
             return request.answer(SYSTEM_ERROR, remark="the request does not name a half message of its producer group")
-        if decision == TRANSACTION_COMMIT:
-            self._engine.transactions.commit(half_offset)
-        else:
-            self._engine.transactions.rollback(half_offset)
+        transactions = self._engine.transactions
+        decide = transactions.commit if decision == TRANSACTION_COMMIT else transactions.rollback
+        try:
+            decide(transactions.newest(half))
+        except InvalidMessage as error:
+            return request.answer(SYSTEM_ERROR, remark=str(error))
         return request.answer(SUCCESS)
 
 
-def _reply_fields(send: _Send, born_host: str, store_host: str, now_ms: int) -> dict[str, str]:
+def _reason(result: PutResult) -> str:
+    return f"{result.status.name}: {result.reason}"
+
+
+def refusal(error: BaseException) -> tuple[int, str]:
+    """Return the code and the remark of the answer to a send that raised an error."""
+    code = SYSTEM_ERROR
+    if isinstance(error, Refused):
+        code = error.code
+    elif isinstance(error, InvalidMessage):
+        code = MESSAGE_ILLEGAL
+    elif isinstance(error, PutRejected):
+        code = CODES.get(PutStatus(error.status), SYSTEM_ERROR)
+    elif isinstance(error, FlushTimeout):
+        code = FLUSH_DISK_TIMEOUT
+    return code, str(error)
+
+
+def _refused(request: Command, error: BaseException) -> Command:
+    code, remark = refusal(error)
+    return request.answer(code, remark=remark)
+
+
+def _reply_fields(send: Send, born_host: str, store_host: str, now_ms: int) -> dict[str, str]:
     """Return the fields of the request that carries a reply to its client."""
     return {
         "bornHost": f"/{born_host}", "storeHost": f"/{store_host}", "storeTimestamp": str(now_ms), "topic": send.topic,

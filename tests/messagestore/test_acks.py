@@ -316,6 +316,19 @@ def test_messages_behind_offsets_that_were_reset_come_again(tmp_path: Path) -> N
     assert delivered(tmp_path / "s") == [*range(COUNT)]
 
 
+@pytest.mark.parametrize("committed", [1, 3, 6, 8, 1000, (1 << 63) - 1])
+def test_any_offset_can_be_committed_over_acknowledged_messages(tmp_path: Path, committed: int) -> None:
+    """A client may commit any of 64 bits: what it takes to forget earlier acknowledgements does not grow with the offset."""
+    with MessageStore.open(filled(tmp_path / "s"), config=SMALL) as store:
+        offsets, acknowledged = store.engine.consumer_offsets(), {2, 3, 5, 7}
+        offsets.commit("T", "G", 0, 0)
+        for offset in acknowledged:
+            offsets.add_done("T", "G", 0, offset)
+        offsets.commit("T", "G", 0, committed)
+        assert offsets.done("T", "G", 0) == {offset for offset in acknowledged if offset >= committed}
+        assert offsets.get("T", "G", 0) == committed
+
+
 def refuse_space(operation: str, path: str) -> None:
     """Leave no space for the file of acknowledgements."""
     if operation == "allocate" and "acks" in path:

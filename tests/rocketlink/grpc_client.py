@@ -18,7 +18,7 @@ if importlib.util.find_spec("rocketmq") is None:
 
 from messagestore import MessageStore, StoreConfig  # noqa: E402
 from rocketlink import BrokerServer  # noqa: E402
-from rocketlink.grpc import limits, receiving, sessions  # noqa: E402, F401
+from rocketlink.grpc import limits, port, receiving, sessions  # noqa: E402, F401
 from rocketlink.grpc import messages as contents  # noqa: E402, F401
 from rocketlink.grpc.protocol import definition as d  # noqa: E402
 from rocketlink.grpc.protocol import service as s  # noqa: E402
@@ -104,6 +104,14 @@ class GrpcServed:
             outgoing.put(None)
             stream.cancel()
             reader.join()
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[GrpcServed]:
+    """Serve an empty store."""
+    found = GrpcServed(tmp_path / "s")
+    yield found
+    found.close()
 
 
 def named(name: str, space: str = "") -> Any:

@@ -9,7 +9,6 @@ import shutil
 import socket
 import time
 import zlib
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,20 +21,13 @@ from rocketlink.server import leases
 from storageio import DiskError, InvalidSetting
 from tests.helpers import until
 from tests.rocketlink import grpc_client as client
-from tests.rocketlink.grpc_client import GrpcServed, bodies, contents, d, grpc, limits, message, named, s, sessions
+from tests.rocketlink.grpc_client import GrpcServed, bodies, contents, d, grpc, limits, message, named, s, served, sessions
 from tests.serving import certificate
 
 from fuzz import grpc_requests as fuzzed  # isort: skip  # it needs the extra, too
 
+__all__ = ["served"]  # the fixture
 FIFO = {"message.type": "FIFO"}
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[GrpcServed]:
-    """Serve an empty store."""
-    found = GrpcServed(tmp_path / "s")
-    yield found
-    found.close()
 
 
 def test_message_arrives_with_all_its_properties(served: GrpcServed) -> None:
@@ -539,6 +531,18 @@ def test_tls_port_answers_with_its_certificate(tmp_path: Path) -> None:
     credentials = grpc.ssl_channel_credentials(cert.read_bytes())
     served.channel = grpc.secure_channel(f"localhost:{served.server.grpc_port}", credentials)
     assert served.send(message()).status.code == d.OK
+    served.close()
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_client_that_does_not_begin_is_disconnected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_tls: bool) -> None:
+    """After the time for a handshake, of TLS or of HTTP/2."""
+    monkeypatch.setattr(client.port, "HANDSHAKE_MS", 500)
+    tls = tuple(file.read_bytes() for file in certificate(tmp_path)) if is_tls else None
+    served = GrpcServed(tmp_path / "s", grpc_tls=tls)
+    with socket.create_connection(("127.0.0.1", served.server.grpc_port), client.PATIENCE_S) as silent:
+        while silent.recv(1024):  # HTTP/2's settings come first
+            continue
     served.close()
 
 

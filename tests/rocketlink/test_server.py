@@ -40,6 +40,10 @@ INTERNAL = (
     "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
     "rmq_sys_wheel_timer", "rmq_sys_REVIVE_LOG_DefaultCluster",
 )  # fmt: skip
+WAITING_PULL = {
+    "consumerGroup": "g", "topic": "T", "queueId": "0", "queueOffset": "1", "sysFlag": "6", "subscription": "*",
+    "suspendTimeoutMillis": "20000",
+}  # fmt: skip
 CONFIG = small_config(mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=20_000, max_index_num=20_000)
 
 
@@ -707,8 +711,12 @@ def test_closing_the_server_ends_the_thread_that_polls_for_messages(tmp_path: Pa
         return has_moved
 
     monkeypatch.setattr(progress, "wait", wait_slowly)
-    assert waits.wait(20)
-    found.server.close()
+    found.send("T", b"0")
+    with socket.create_connection(("127.0.0.1", found.server.port)) as link:
+        assert not waits.wait(0.1), "no request waits for a message"
+        link.sendall(encode(Command(11, WAITING_PULL, b"", 1)))
+        assert waits.wait(20)
+        found.server.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "brokerstore-server-progress"]
     monkeypatch.undo()
     found.close()
@@ -717,12 +725,8 @@ def test_closing_the_server_ends_the_thread_that_polls_for_messages(tmp_path: Pa
 def test_a_waiting_pull_is_answered_once(served: Served) -> None:
     """Although its time is not over: the next answer on the connection is that to its next request."""
     served.send("T", b"0")
-    fields = {
-        "consumerGroup": "g", "topic": "T", "queueId": "0", "queueOffset": "1", "sysFlag": "6", "subscription": "*",
-        "suspendTimeoutMillis": "20000",
-    }  # fmt: skip
     with socket.create_connection(("127.0.0.1", served.server.port)) as link:
-        link.sendall(encode(Command(11, fields, b"", 1)))
+        link.sendall(encode(Command(11, WAITING_PULL, b"", 1)))
         until(lambda: served.server._requests._pulling._waiting)
         served.store.put("T", b"1", queue_id=0)
         answer = answer_of(link)

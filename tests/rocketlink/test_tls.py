@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 import threading
@@ -14,7 +15,7 @@ from brokerstore.tool import main
 from messagestore import MessageStore
 from rocketlink import BrokerServer
 from rocketlink.remoting.frames import Command, RemotingFrameReader, encode
-from rocketlink.server import broker
+from rocketlink.server import connections
 from tests.helpers import until
 from tests.serving import certificate
 from tests.stores import small_config
@@ -33,7 +34,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 @pytest.fixture
 def server(tmp_path: Path, files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[BrokerServer]:
     """Serve a store with TLS, on two ports, with little patience for handshakes."""
-    monkeypatch.setattr(broker, "HANDSHAKE_S", 2.0)
+    monkeypatch.setattr(connections, "HANDSHAKE_S", 2.0)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(*files)
     with MessageStore.open(tmp_path / "s", "a", CONFIG) as store:
@@ -115,10 +116,48 @@ def test_silent_handshakes_end(server: BrokerServer, client: Client) -> None:
     assert client.invoke(GET_ROUTE, {"topic": "T"}).code == 0
 
 
+def test_handshakes_count_as_connections(server: BrokerServer, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client beyond the limit is refused before its handshake; one that ends makes space."""
+    monkeypatch.setattr(connections, "CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(connections, "HANDSHAKE_S", PATIENCE_S)
+    silent = [socket.create_connection(("127.0.0.1", server.port), PATIENCE_S) for _ in range(2)]
+    until(lambda: server.connections == 3)
+    with socket.create_connection(("127.0.0.1", server.port), PATIENCE_S) as late, contextlib.suppress(ConnectionResetError):
+        assert late.recv(1) == b""
+    assert server.connections == 3, "the others still have time"
+    for one in silent:
+        one.close()
+    until(lambda: server.connections == 1)
+    assert client.invoke(GET_ROUTE, {"topic": "T"}).code == 0
+
+
+def test_request_that_comes_with_the_end_of_the_handshake_is_answered(server: BrokerServer, files: tuple[Path, Path]) -> None:
+    """In one piece: the server reads both before its own side of the handshake is over."""
+    context = ssl.create_default_context(cafile=str(files[0]))
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with socket.create_connection(("127.0.0.1", server.port), PATIENCE_S) as link:
+        while True:
+            try:
+                tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                link.sendall(outgoing.read())
+                incoming.write(link.recv(1 << 16))
+        tls.write(encode(Command(GET_ROUTE, {"topic": "T"}, b"", 7)))
+        link.sendall(outgoing.read())
+        frames, found = RemotingFrameReader(), []
+        while not found:
+            incoming.write(link.recv(1 << 16))
+            with contextlib.suppress(ssl.SSLWantReadError):
+                found = list(frames.feed(tls.read(1 << 16)))
+    assert [(one.opaque, one.code) for one in found] == [(7, 0)]
+
+
 def test_closing_ends_clients(server: BrokerServer, client: Client) -> None:
     """A close comes back although a client is connected and another has not finished its handshake."""
     with socket.create_connection(("127.0.0.1", server.port), PATIENCE_S):
-        until(lambda: server.connections == 1)
+        until(lambda: server.connections == 2)
         closing = threading.Thread(target=server.close)
         closing.start()
         closing.join(PATIENCE_S)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +9,10 @@ import pytest
 
 from tests.helpers import until
 
-from .grpc_client import GrpcServed, bodies, d, message, named, producer_settings, s
+from .grpc_client import GrpcServed, bodies, d, message, named, producer_settings, s, served
 
+__all__ = ["served"]  # the fixture
 OTHER = [("x-mq-client-id", "c2")]
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[GrpcServed]:
-    """Start a server with a gRPC port."""
-    found = GrpcServed(tmp_path / "s")
-    yield found
-    found.close()
 
 
 def check(served: GrpcServed) -> None:
@@ -68,6 +60,27 @@ def test_a_client_gets_checks_before_it_sends_its_settings_again(served: GrpcSer
         check(served)
         commit(served, next_command())
     assert bodies(served.receive(wait_s=20)) == [b"1"]
+
+
+@pytest.mark.parametrize("resolution", [d.COMMIT, d.ROLLBACK])
+@pytest.mark.parametrize("checks", [0, 1, 3])
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_an_earlier_id_decides_the_newest_copy(tmp_path: Path, resolution: int, checks: int, is_restarted: bool) -> None:
+    """Each check puts a half message again; its producer has the id of the first one, also after a restart."""
+    served = GrpcServed(tmp_path / "s")
+    (entry,) = served.send(message(message_type=d.TRANSACTION)).entries
+    served.send(message(body=b"2", message_id="02ID", message_type=d.TRANSACTION))
+    for _ in range(checks):
+        served.store.check_transactions(lambda _half: None, older_than_ms=0)
+    if is_restarted:
+        served.close()
+        served = GrpcServed(tmp_path / "s")
+    request = s.EndTransactionRequest(topic=named("T"), transaction_id=entry.transaction_id, resolution=resolution)
+    assert served.call("EndTransaction", request).status.code == d.OK
+    assert [bytes(half.message.body) for half in served.store.undecided_transactions()] == [b"2"]
+    assert served.call("EndTransaction", request).status.code == d.INVALID_TRANSACTION_ID, "it is decided"
+    assert bodies(served.receive(wait_s=20 if resolution == d.COMMIT else 0)) == [b"1"] * (resolution == d.COMMIT)
+    served.close()
 
 
 def test_a_consumer_never_gets_a_check(served: GrpcServed) -> None:

@@ -230,8 +230,10 @@ class AckFile:
                 self.end_lease(lease)
             self.forget_done(key)
         else:
-            if queue.done:
+            if next_offset - queue.next_offset <= len(queue.done):
                 queue.done.difference_update(range(queue.next_offset, next_offset))
+            elif queue.done:  # a client may commit any offset
+                queue.done = {offset for offset in queue.done if offset >= next_offset}
             if queue.handed:
                 queue.handed = {offset for offset in queue.handed if offset >= next_offset}
             while queue.taken and (first := next(iter(queue.taken))) < next_offset:

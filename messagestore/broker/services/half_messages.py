@@ -161,20 +161,20 @@ def decided(parts: StoreParts, queue: AnyQueue | None, halves: list[HalfMessage]
     shown: dict[int, int] = {offset: op.end_offset for op in ops for offset in op.half_offsets}
     by_family: dict[Family, list[tuple[HalfMessage, int]]] = {}
     for half in _named(parts, queue, halves, list(shown)):
-        by_family.setdefault(_family(half), []).append((half, shown[half.queue_offset]))
-    ends = {half.queue_offset: _decided_end(parts, half, shown, by_family.get(_family(half), [])) for half in halves}
+        by_family.setdefault(family(half), []).append((half, shown[half.queue_offset]))
+    ends = {half.queue_offset: _decided_end(parts, half, shown, by_family.get(family(half), [])) for half in halves}
     _pass_over_earlier(halves, ends)
     return {offset: end for offset, end in ends.items() if end is not None}
 
 
 def _decided_end(
-    parts: StoreParts, half: HalfMessage, shown: dict[int, int], family: list[tuple[HalfMessage, int]]
+    parts: StoreParts, half: HalfMessage, shown: dict[int, int], relatives: list[tuple[HalfMessage, int]]
 ) -> int | None:
     """Return the end of the op record about the half message or a copy of it, or of the committed message; else None."""
     if half.queue_offset in shown:
         return shown[half.queue_offset]
-    for other, end in family:
-        if _are_copies(half, other):
+    for other, end in relatives:
+        if are_copies(half, other):
             return end
     return _committed_end(parts, half)
 
@@ -183,24 +183,25 @@ def _pass_over_earlier(halves: list[HalfMessage], ends: dict[int, int | None]) -
     """Mark earlier copies as decided at the end of the latest copy; otherwise each would be committed again after a kill."""
     later: dict[Family, HalfMessage] = {}
     for half in reversed(halves):
-        copy = later.get(_family(half))
-        if copy is not None and copy.check_times >= half.check_times and _are_copies(half, copy):
+        copy = later.get(family(half))
+        if copy is not None and copy.check_times >= half.check_times and are_copies(half, copy):
             if ends[half.queue_offset] is None:
                 ends[half.queue_offset] = copy.message.physical_offset + copy.message.size
         else:
-            later[_family(half)] = half
+            later[family(half)] = half
 
 
-def _family(half: HalfMessage) -> Family:
+def family(half: HalfMessage) -> Family:
+    """Return what a half message shares with its copies."""
     return half.transaction_id, half.message.born_timestamp_ms
 
 
-def _are_copies(one: HalfMessage, other: HalfMessage) -> bool:
+def are_copies(one: HalfMessage, other: HalfMessage) -> bool:
     """Return whether one half message is the other put again.
 
     A check increases the check count; a broker may add the property `FIRST_COPY`.
     """
-    if not one.transaction_id or _family(one) != _family(other):
+    if not one.transaction_id or family(one) != family(other):
         return False
     is_put_back = FIRST_COPY in one.message.all_properties or FIRST_COPY in other.message.all_properties
     return is_put_back or one.check_times != other.check_times
@@ -231,6 +232,6 @@ def _committed_end(parts: StoreParts, half: HalfMessage) -> int | None:
             continue
         is_its_own = message.prepared_transaction_offset == half.message.physical_offset
         # a committed message keeps the properties of its half message
-        if is_its_own or _are_copies(half, HalfMessage(NOWHERE, message)):
+        if is_its_own or are_copies(half, HalfMessage(NOWHERE, message)):
             return message.physical_offset + message.size
     return None

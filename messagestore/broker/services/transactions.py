@@ -41,7 +41,7 @@ from ...property_names import (
     WAIT,
 )
 from ...write.putting import with_pairs, without_pairs
-from .half_messages import HalfMessage, read_transactions
+from .half_messages import Family, HalfMessage, are_copies, family, read_transactions
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -135,6 +135,7 @@ class Transactions:
         self._ops: deque[tuple[int, int]] = deque()  # (queue offset, greatest half offset) of pending op records
         self._sent: dict[int, PutResult] = {}  # half offset -> committed record still without an op record
         self._newest: dict[int, int] = {}  # half offset -> that of its newest copy
+        self._restored: dict[Family, int] = {}  # half offsets of copies from before this process
         self._earlier: dict[int, list[int]] = {}  # newest copy -> half offsets of all earlier copies
 
     def begin(self, message: Message, queue_id: int, producer_group: str) -> Transaction:
@@ -182,6 +183,21 @@ class Transactions:
             op = self._decide(newest)
         self._puts.wait(op)
         return result
+
+    def newest(self, half: HalfMessage) -> int:
+        """Return the half offset of the undecided copy of a half message; its own if there is none.
+
+        Its producer may name the first one after a restart.  `commit` and `rollback` know copies that this process put.
+        """
+        with self._guard:
+            open_ = self._load()
+            known = half.queue_offset if half.queue_offset in self._newest else self._restored.get(family(half), -1)
+            offset = self._newest.get(known, known)
+            physical, end = open_.get(offset, (0, 0))
+            is_own = end != UNDECIDED or open_.get(half.queue_offset, (0, 0))[1] == UNDECIDED
+            copy = None if is_own else self._message(physical)
+        is_copy = copy is not None and are_copies(half, HalfMessage(offset, copy))
+        return offset if is_copy else half.queue_offset
 
     def _send(self, half: HalfMessage) -> None:
         """Put a half message to its topic. From here on it counts as committed, whether or not the op record is written."""
@@ -339,6 +355,8 @@ class Transactions:
             self._open = {
                 half.queue_offset: (half.message.physical_offset, ends.get(half.queue_offset, UNDECIDED)) for half in halves
             }
+            undecided = [half for half in halves if half.queue_offset not in ends]
+            self._restored = {family(half): half.queue_offset for half in undecided if half.check_times}
             self._ops = deque((op.queue_offset, max(op.half_offsets, default=-1)) for op in ops)
         return self._open
 

@@ -1,13 +1,9 @@
-import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
-import java.util.Collections;
 import java.util.List;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
-import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
-import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.TransactionListener;
@@ -18,16 +14,9 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /** What clients of RocketMQ 4 do, against one server: each scenario prints a line with what arrived. */
-public class OldClient {
-    static String names;
-    static int count;
-
+public class OldClient extends Common {
     public static void main(String[] arguments) throws Exception {
-        names = arguments[0];
-        count = Integer.parseInt(arguments[1]);
-        DefaultMQProducer producer = new DefaultMQProducer("producers");
-        producer.setNamesrvAddr(names);
-        producer.start();
+        DefaultMQProducer producer = begin(arguments);
         List<Message> batch = new ArrayList<>();
         for (int number = 0; number < count; number++) {
             Message message = new Message("old", number % 2 == 0 ? "even" : "odd", text(number));
@@ -41,56 +30,15 @@ public class OldClient {
             producer.send(new Message("old-order", text(number)), (queues, one, key) -> queues.get((int) key % 2), number);
         }
         producer.send(batch);
-        print("push", push("old", "push", "*", false));
-        print("tag", push("old", "tag", "even", false));
-        print("order", push("old-order", "order", "*", true));
+        print("push", push("old", "push", "*", false, 0));
+        print("tag", push("old", "tag", "even", false, 0));
+        print("order", push("old-order", "order", "*", true, 0));
         print("pull", pull());
         transact();
-        print("transaction", push("old-sums", "sums", "*", false));
+        print("transaction", push("old-sums", "sums", "*", false, 0));
         System.out.println("reply " + request(producer));
         producer.shutdown();
         System.exit(0);
-    }
-
-    static byte[] text(int number) {
-        return Integer.toString(number).getBytes(StandardCharsets.UTF_8);
-    }
-
-    static void print(String name, List<String> bodies) {
-        System.out.println(name + " " + String.join(",", bodies));
-    }
-
-    static DefaultMQPushConsumer consumer(String group, String topic, String tags) throws Exception {
-        DefaultMQPushConsumer found = new DefaultMQPushConsumer(group);
-        found.setNamesrvAddr(names);
-        found.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        found.subscribe(topic, tags);
-        return found;
-    }
-
-    /** Consume until nothing has come for some seconds. */
-    static List<String> push(String topic, String group, String tags, boolean isOrderly) throws Exception {
-        List<String> bodies = Collections.synchronizedList(new ArrayList<>());
-        DefaultMQPushConsumer found = consumer(group, topic, tags);
-        if (isOrderly) {
-            found.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
-                messages.forEach(one -> bodies.add(one.getQueueId() + ":" + new String(one.getBody())));
-                return ConsumeOrderlyStatus.SUCCESS;
-            });
-        } else {
-            found.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-                messages.forEach(one -> bodies.add(new String(one.getBody())));
-                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
-            });
-        }
-        found.start();
-        for (int seen = -1, idle = 0; idle < 10 || seen <= 0 && idle < 120; ) {
-            Thread.sleep(500);
-            idle = bodies.size() == seen ? idle + 1 : 0;
-            seen = bodies.size();
-        }
-        found.shutdown();
-        return bodies;
     }
 
     static List<String> pull() throws Exception {
