@@ -128,13 +128,7 @@ class BrokerStoreReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a split in a task; Spark turns an empty plan into a partition without a split."""
         split = partition.value
-        if split is None:
-            return iter(())
-        if isinstance(split, RabbitSplit):
-            from .rabbit_batches import rabbit_batches
-
-            return settled(rabbit_batches(split, self.request))
-        return settled(record_batches(split, self.request))
+        return iter(()) if split is None else settled(split_batches(split, self.request))
 
 
 @one_line_errors
@@ -164,6 +158,15 @@ class PushdownReader(BrokerStoreReader):
         self._options = narrowed(self._options, conditions)
         request = self.request
         self.request = ReadRequest(request.schema, request.options, request.row_filter.plus(conditions))
+
+
+def split_batches(split: LogSplit | RabbitSplit, request: ReadRequest) -> Iterator[pa.RecordBatch]:
+    """Read a split of either kind."""
+    if isinstance(split, RabbitSplit):
+        from .rabbit_batches import rabbit_batches
+
+        return rabbit_batches(split, request)
+    return record_batches(split, request)
 
 
 def _condition(found: Filter) -> Condition | None:

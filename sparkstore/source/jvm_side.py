@@ -16,12 +16,13 @@ import json
 import pickle
 import sys
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import IO, Any
 
 from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from pyspark.sql.types import DataType, StructField, StructType, TimestampType
 
 from commitlog import fields, layout
@@ -33,10 +34,12 @@ from ..errors import DataLost
 from ..object_disk import is_remote
 from ..options import EPOCH, FAIL, REPORT, parse_read_options
 from ..schema import MESSAGE_COLUMNS, PROBLEM_COLUMN, STORE_COLUMN, TIMES, message_schema, problem_type
-from .batches import MS_MAX
-from .data_source import BrokerStoreSource, PushdownReader
+from .batches import MS_MAX, ReadRequest
+from .data_source import BrokerStoreSource, PushdownReader, split_batches
+from .several_stores import stream_reader
 from .split_reader import BATCH_BYTES, SplitReader, aligned
 from .splits import LogSplit
+from .streaming import StreamPartition
 from .time_filter import by_milliseconds
 
 TIME, STORE, PROBLEM = "TIME", "STORE", "PROBLEM"  # kinds of columns in addition to those of `fields`
@@ -73,19 +76,20 @@ def plan(request: Answer) -> Answer:
     reader = PushdownReader(replace(options, columns=None), schema)
     found = [by_milliseconds(_condition(*term)) for term in request["conditions"]]
     reader.take([condition for condition in found if condition.is_known])
-    expected = reader.request
-    columns = [_column(field.name, field.dataType) for field in schema.fields]
-    conditions = _conditions(expected.row_filter)
-    is_python = conditions is None or None in columns
-    flags = PLAIN_FLAGS & ~layout.COMPRESSED if expected.options.is_plain and expected.has_body else PLAIN_FLAGS
+    parts = reader.partitions()
+    return {**_decoding(reader.request), "ranges": _ranges(parts, reader.request)}
+
+
+def _decoding(request: ReadRequest) -> Answer:
+    """Return how to decode the records of every range."""
+    columns = [_column(field.name, field.dataType) for field in request.schema.fields]
+    is_plain = request.options.is_plain and request.has_body
     return {
-        "ranges": [part for item in reader.partitions() for part in _ranges(item.value, is_python)],
-        "reader": _packed(reader),
-        "columns": [] if is_python else columns,
-        "conditions": conditions or [],
-        "checksums": bool(expected.checks & CHECK_BODY),
-        "flags": flags,
-        "batchRows": expected.options.batch_rows,
+        "request": _packed(request),
+        "columns": [] if None in columns else columns,
+        "checksums": bool(request.checks & CHECK_BODY),
+        "flags": PLAIN_FLAGS & ~layout.COMPRESSED if is_plain else PLAIN_FLAGS,
+        "batchRows": request.options.batch_rows,
         "batchBytes": BATCH_BYTES,
         "msMax": MS_MAX,
         "layout": {"CRC_NAME": layout.CRC_NAME.decode(), **{name: getattr(layout, name) for name in LAYOUT}},
@@ -96,23 +100,80 @@ def read(request: Answer, target: IO[bytes]) -> Answer:
     """Write the rows of a range from physical offset `from` on as an Arrow stream."""
     import pyarrow as pa
 
-    reader, split, start = _unpacked(request["reader"]), _unpacked(request["split"]), request["from"]
+    expected, start = _unpacked(request["request"]), request["from"]
+    split, expected = _one(_unpacked(request["split"]), expected)
     if start > request["begin"]:  # the JVM returned the rows before; the whole split is read, so that damage is judged as ever
-        reader.take([Condition("physical_offset", "ge", start)])
-    with pa.ipc.new_stream(target, reader.request.arrow) as stream:
+        expected = replace(expected, row_filter=expected.row_filter.plus([Condition("physical_offset", "ge", start)]))
+    with pa.ipc.new_stream(target, expected.arrow) as stream:
         try:
-            for batch in reader.read(InputPartition(split)):
+            for batch in split_batches(split, expected):
                 stream.write_batch(batch)
         except StoreError as error:
             return _error(error)
     return {"done": True}
 
 
-def _ranges(split: Any, is_python: bool) -> Iterator[Answer]:
+class StreamSide:
+    """The stream reader of this process, for the calls that Spark makes to that of the Python source.
+
+    Offsets are the text that Spark writes for the Python source, so each source continues a checkpoint of the other.
+    """
+
+    def __init__(self) -> None:
+        """List the calls; `stream` comes first."""
+        self.verbs = {
+            "stream": self.open,
+            "initialOffset": lambda _: _offset(self._reader.initialOffset()),
+            "latestOffset": self.latest_offset,
+            "reportLatestOffset": lambda _: _offset(self._reader.reportLatestOffset()),
+            "getDefaultReadLimit": lambda _: {"maxBytes": getattr(self._reader.getDefaultReadLimit(), "max_bytes", None)},
+            "prepareForTriggerAvailableNow": lambda _: {"done": self._reader.prepareForTriggerAvailableNow()},
+            "partitions": self.partitions,
+        }
+
+    def open(self, request: Answer) -> Answer:
+        """Make the reader; return how to decode records."""
+        self._reader = stream_reader(request["options"], _schema(request["table"]))
+        return _decoding(self._reader.request)
+
+    def latest_offset(self, request: Answer) -> Answer:
+        """Return the end of the next batch."""
+        most = request["maxBytes"]
+        limit = ReadAllAvailable() if most is None else ReadMaxBytes(most)
+        return _offset(self._reader.latestOffset(json.loads(request["start"]), limit))
+
+    def partitions(self, request: Answer) -> Answer:
+        """Return the ranges of a batch."""
+        parts = self._reader.partitions(json.loads(request["start"]), json.loads(request["end"]))
+        return {"ranges": _ranges(parts, self._reader.request)}
+
+
+def _offset(found: Any) -> Answer:
+    return {"offset": json.dumps(found)}
+
+
+def _one(part: InputPartition, request: ReadRequest) -> tuple[Any, ReadRequest]:
+    """Return the split of a partition, and the request for it."""
+    return part.value, request.beginning(part.starting) if isinstance(part, StreamPartition) else request
+
+
+def _ranges(parts: Sequence[InputPartition], request: ReadRequest) -> list[Answer]:
+    """Return the ranges of partitions, with the conditions that the JVM decides."""
+    is_decoded = all(_column(field.name, field.dataType) is not None for field in request.schema.fields)
+    found = []
+    for part in parts:
+        split, expected = _one(part, request)
+        conditions = _conditions(expected.row_filter) if is_decoded else None
+        common = {"conditions": conditions or [], "split": _packed(part)}
+        found += [{**item, **common} for item in _range(split, conditions is None)]
+    return found
+
+
+def _range(split: Any, is_python: bool) -> Iterator[Answer]:
     """Yield the range of a split, from its first record on; nothing if no record starts in it."""
     if not isinstance(split, LogSplit):  # of a RabbitMQ folder
         at = dict.fromkeys(("base", "size", "begin", "end"), 0)
-        yield {"file": split.folder, "store": split.store, **at, "python": True, "split": _packed(split)}
+        yield {"file": split.folder, "store": split.store, **at, "python": True}
         return
     start = split.begin
     is_python = is_python or bool(split.findings) or is_remote(split.file)
@@ -125,7 +186,7 @@ def _ranges(split: Any, is_python: bool) -> Iterator[Answer]:
             return
     yield {
         "file": split.file, "base": split.file_start, "size": split.file_size, "begin": start, "end": split.end,
-        "store": split.store, "python": is_python, "split": _packed(split),
+        "store": split.store, "python": is_python,
     }  # fmt: skip
 
 
@@ -191,6 +252,7 @@ def main(source: IO[bytes], target: IO[bytes]) -> None:
         "schema": schema_of,
         "plan": plan,
         "read": lambda request: read(request, target),
+        **StreamSide().verbs,
     }
     for line in source:
         request = json.loads(line)

@@ -55,6 +55,7 @@ class StoresStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._readers = {store.path: BrokerStreamReader(options, schema, store, stores) for store in stores}
         self._first = next(iter(self._readers.values()))
         self.shows_trace = self._first.shows_trace
+        self.request = self._first.request
 
     def initialOffset(self) -> Offset:  # noqa: N802  (Spark's name)
         """Return the start of a query without a checkpoint."""

@@ -79,7 +79,7 @@ class BrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_schema(schema, options=parsed)
         self._options = parsed
         self.shows_trace = parsed.shows_trace
-        self._request = ReadRequest.of(replace(parsed, start=EARLIEST, begin_ms=None), schema)  # offsets say where it began
+        self.request = ReadRequest.of(replace(parsed, start=EARLIEST, begin_ms=None), schema)  # offsets say where it began
         self._store, self._among = store, among
         self._ends = LogEnds(_root(self._store), list(self._store.log_folders), parsed.file_bytes)
         self._target: Position | None = None
@@ -208,7 +208,7 @@ class BrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read a split in a task."""
         if not isinstance(partition, StreamPartition):
             return iter(())
-        return record_batches(partition.value, self._request.beginning(partition.starting))
+        return record_batches(partition.value, self.request.beginning(partition.starting))
 
 
 @one_line_errors

@@ -11,13 +11,13 @@ import pytest
 from messagestore import MessageStore
 from sparkstore.errors import BadOption
 from storageio import UnknownStore
-from tests.sparkstore.test_streaming import Clock, Stream, bodies_of, collected, expected_of, fill
+from tests.sparkstore.test_streaming import Clock, Stream, bodies_of, collected, expected_of, fill, stream_format
 from tests.stores import small_config
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["collected"]
+__all__ = ["collected", "stream_format"]
 
 
 @pytest.mark.parametrize("max_bytes", [None, "700", "5k"])

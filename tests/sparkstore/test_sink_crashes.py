@@ -25,6 +25,7 @@ from tests.sparkstore import stream_driver
 from tests.sparkstore.kill_commit import matters
 from tests.sparkstore.sink_tools import SMALL, bodies, commit_rows, left_behind, logged, rows_of, stage_rows
 from tests.sparkstore.sink_tools import one_queue as options_for
+from tests.sparkstore.test_streaming import FORMATS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -388,10 +389,11 @@ def test_a_stream_with_a_killed_commit_is_continued(killing: SparkSession, tmp_p
 
 
 @pytest.mark.spark
-def test_a_stream_with_a_killed_driver_is_continued(spark: SparkSession, tmp_path: Path) -> None:
-    """Python, JVM and workers are killed together after the second batch; another driver continues the checkpoint."""
+@pytest.mark.parametrize("killed", FORMATS)
+def test_a_stream_with_a_killed_driver_is_continued(spark: SparkSession, tmp_path: Path, killed: str) -> None:
+    """Python, JVM and workers are killed together after the second batch; the Python source continues the checkpoint."""
     expected = source_store(tmp_path / "source", 400)
-    script = [sys.executable, "-m", "tests.sparkstore.stream_driver", str(tmp_path / "source"), str(tmp_path / "sink")]
+    script = [sys.executable, "-m", "tests.sparkstore.stream_driver", killed, str(tmp_path / "source"), str(tmp_path / "sink")]
     driver = subprocess.Popen(script, cwd=Path(__file__).parents[2], start_new_session=True, stdout=subprocess.PIPE)
     try:
         assert driver.stdout is not None
@@ -402,7 +404,7 @@ def test_a_stream_with_a_killed_driver_is_continued(spark: SparkSession, tmp_pat
     before = bodies(tmp_path / "sink")
     assert 0 < len(before) < len(expected)
     assert before == expected[: len(before)]
-    query = stream_driver.start(spark, str(tmp_path / "source"), str(tmp_path / "sink"))
+    query = stream_driver.start(spark, "brokerstore", str(tmp_path / "source"), str(tmp_path / "sink"))
     query.processAllAvailable()
     query.stop()
     assert bodies(tmp_path / "sink") == expected

@@ -25,12 +25,15 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
+from sparkstore.jar import JVM_FORMAT, jar_path
 from sparkstore.schema import message_schema
 from sparkstore.source.several_stores import stream_reader
 from tests.stores import small_config
 
 SMALL = small_config(mapped_file_size_commit_log=16 << 10)
 T0 = 1_700_000_000_000
+NO_JAR = pytest.mark.skipif(jar_path() is None, reason="the jar is not built: make jvm")
+FORMATS = ["brokerstore", pytest.param(JVM_FORMAT, marks=NO_JAR)]
 
 
 class Clock:
@@ -664,12 +667,18 @@ def test_stores_of_a_real_broker_are_streamed_in_log_order(fixture_store: Any) -
 # Spark
 
 
+@pytest.fixture(params=FORMATS)
+def stream_format(request: pytest.FixtureRequest) -> str:
+    """Return the name of each source."""
+    return str(request.param)
+
+
 @pytest.fixture
-def collected(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[..., list[int]]]:
+def collected(spark: SparkSession, tmp_path: Path, stream_format: str) -> Iterator[Callable[..., list[int]]]:
     """Return a function that streams a store into Parquet until the end, and returns the numbers of batches with rows."""
 
     def run(root: Path, checkpoint: str = "checkpoint", **options: str) -> list[int]:
-        frame = spark.readStream.format("brokerstore").options(**options).load(str(root)).select("body")
+        frame = spark.readStream.format(stream_format).options(**options).load(str(root)).select("body")
         writer = frame.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / checkpoint))
         query = writer.trigger(availableNow=True).start(str(tmp_path / f"out-{checkpoint}"))
         assert query.awaitTermination(120)
@@ -723,13 +732,13 @@ def test_a_gap_and_a_rewound_store_fail_the_query(spark: SparkSession, tmp_path:
 
 
 @pytest.mark.spark
-def test_a_live_store_followed_while_a_writer_appends(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_live_store_followed_while_a_writer_appends(spark: SparkSession, tmp_path: Path, stream_format: str) -> None:
     """A query runs beside an open writer; after the close every message is there once and in order."""
     got: list[bytes] = []
     clock = Clock()
     with MessageStore.open(tmp_path / "store", "a", SMALL, clock=clock) as store:
         put(store, clock, 40)
-        frame = spark.readStream.format("brokerstore").option("maxBytesPerTrigger", "6k").load(str(tmp_path / "store"))
+        frame = spark.readStream.format(stream_format).option("maxBytesPerTrigger", "6k").load(str(tmp_path / "store"))
         writer = frame.select("physical_offset", "body").writeStream.format("memory").queryName("live_store")
         query = writer.trigger(processingTime="0 seconds").start()
         for turn in range(1, 6):

@@ -15,7 +15,7 @@ import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** The format "brokerstore-jvm": batch reads of RocketMQ logs with the options and rows of the Python source "brokerstore". */
+/** The format "brokerstore-jvm": reads and streams of RocketMQ logs with the options and rows of the Python source "brokerstore". */
 public final class BrokerStoreProvider implements TableProvider, DataSourceRegister {
   @Override
   public String shortName() {
@@ -53,7 +53,7 @@ public final class BrokerStoreProvider implements TableProvider, DataSourceRegis
 
     @Override
     public Set<TableCapability> capabilities() {
-      return EnumSet.of(TableCapability.BATCH_READ);
+      return EnumSet.of(TableCapability.BATCH_READ, TableCapability.MICRO_BATCH_READ);
     }
 
     @Override

@@ -24,6 +24,7 @@ import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
 import org.apache.spark.sql.connector.read.SupportsPushDownV2Filters;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.types.TimestampType;
@@ -61,15 +62,30 @@ final class LogScan implements Scan, Batch {
   }
 
   @Override
+  public MicroBatchStream toMicroBatchStream(String checkpoint) {
+    return new LogStream(schema, request);
+  }
+
+  @Override
   public InputPartition[] planInputPartitions() {
-    List<InputPartition> ranges = new ArrayList<>();
-    plan().get("ranges").forEach(range -> ranges.add(new Range(range.toString())));
-    return ranges.toArray(new InputPartition[0]);
+    return ranges(plan());
   }
 
   @Override
   public PartitionReaderFactory createReaderFactory() {
-    ObjectNode common = ((ObjectNode) plan()).deepCopy();
+    return factory(schema, plan());
+  }
+
+  /** Returns the ranges of a plan. */
+  static InputPartition[] ranges(JsonNode plan) {
+    List<InputPartition> ranges = new ArrayList<>();
+    plan.get("ranges").forEach(range -> ranges.add(new Range(range.toString())));
+    return ranges.toArray(new InputPartition[0]);
+  }
+
+  /** Returns what reads ranges, from the rest of a plan. */
+  static PartitionReaderFactory factory(StructType schema, JsonNode plan) {
+    ObjectNode common = plan.deepCopy();
     common.remove("ranges");
     return new Factory(schema, common.put("python", PythonProcess.python()).toString());
   }

@@ -6,10 +6,10 @@ import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.IOException;
 import java.util.List;
 
-/** How to read all ranges of a scan, as the planner sends it; {@code reader} is the Python source's own. */
+/** How to read all ranges of a scan, as the planner sends it; {@code request} is the Python source's own. */
 record Plan(
-    String python, String reader, List<Decoded> columns, List<Condition> conditions, boolean checksums, int flags,
-    int batchRows, long batchBytes, long msMax, Layout layout) {
+    String python, String request, List<Decoded> columns, boolean checksums, int flags, int batchRows, long batchBytes,
+    long msMax, Layout layout) {
   static final ObjectMapper JSON = new ObjectMapper()
       .enable(DeserializationFeature.FAIL_ON_MISSING_CREATOR_PROPERTIES, DeserializationFeature.FAIL_ON_NULL_FOR_PRIMITIVES);
 
@@ -24,7 +24,9 @@ record Plan(
   enum Kind { INT, LONG, HEX, HOST, ID, TOPIC, TAGS, KEYS, PROPERTIES, BODY, TIME, STORE, PROBLEM }
 
   /** The records of a file that start at physical offsets begin..end; {@code split} is the Python source's own. */
-  record Range(String file, long base, long size, long begin, long end, String store, boolean python, String split) {
+  record Range(
+      String file, long base, long size, long begin, long end, String store, boolean python, List<Condition> conditions,
+      String split) {
     static Range of(String json) throws IOException {
       return JSON.readValue(json, Range.class);
     }

@@ -40,14 +40,19 @@ final class PythonProcess implements AutoCloseable {
       idle = IDLE.poll();
     }
     PythonProcess chosen = idle == null ? new PythonProcess(python) : idle;
-    chosen.isIdle = false;
+    chosen.send(request);
+    return chosen;
+  }
+
+  /** Sends a request, after the answer to the one before. */
+  void send(JsonNode request) {
+    isIdle = false;
     try {
-      chosen.process.getOutputStream().write((request + "\n").getBytes(java.nio.charset.StandardCharsets.UTF_8));
-      chosen.process.getOutputStream().flush();
+      process.getOutputStream().write((request + "\n").getBytes(java.nio.charset.StandardCharsets.UTF_8));
+      process.getOutputStream().flush();
     } catch (IOException gone) {
       // The process ended early: its missing answer says so.
     }
-    return chosen;
   }
 
   InputStream output() {

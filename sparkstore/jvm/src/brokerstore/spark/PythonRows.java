@@ -19,7 +19,7 @@ final class PythonRows implements AutoCloseable {
 
   PythonRows(Plan plan, Plan.Range range, long from, int columns) throws IOException {
     ObjectNode request = Plan.JSON.createObjectNode().put("verb", "read").put("from", from).put("begin", range.begin());
-    request.put("split", range.split()).put("reader", plan.reader());
+    request.put("split", range.split()).put("request", plan.request());
     this.columns = columns;
     allocator = ArrowUtils.rootAllocator().newChildAllocator("brokerstore", 0, Long.MAX_VALUE);
     process = PythonProcess.begin(plan.python(), request);

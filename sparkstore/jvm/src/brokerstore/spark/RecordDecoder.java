@@ -27,7 +27,7 @@ final class RecordDecoder implements AutoCloseable {
   private final WritableColumnVector[] vectors;
   private final Column[] columns;
   private final RowCondition[] conditions;
-  private final boolean hasTexts; // text is decoded or compared
+  private final boolean hasTopics; // topics are decoded or compared
   private final boolean hasPairs; // properties are decoded
   private final boolean hasChecksums;
   private final int flags;
@@ -62,7 +62,7 @@ final class RecordDecoder implements AutoCloseable {
     bytesMax = plan.batchBytes();
     window = new FileWindow(Path.of(range.file()), at - base, fileSize);
     pairs = new Pairs(window, layout);
-    conditions = plan.conditions().stream().map(RowCondition::new).toArray(RowCondition[]::new);
+    conditions = range.conditions().stream().map(RowCondition::new).toArray(RowCondition[]::new);
     vectors = OffHeapColumnVector.allocateColumns(rowsMax, schema);
     columns = new Column[vectors.length];
     Set<Plan.Kind> kinds = EnumSet.noneOf(Plan.Kind.class);
@@ -72,7 +72,7 @@ final class RecordDecoder implements AutoCloseable {
       kinds.add(column.kind());
     }
     hasPairs = kinds.contains(Plan.Kind.TAGS) || kinds.contains(Plan.Kind.KEYS) || kinds.contains(Plan.Kind.PROPERTIES);
-    hasTexts = hasPairs || kinds.contains(Plan.Kind.TOPIC) || Arrays.stream(conditions).anyMatch(one -> one.isTopic);
+    hasTopics = kinds.contains(Plan.Kind.TOPIC) || Arrays.stream(conditions).anyMatch(one -> one.isTopic);
     batch = new ColumnarBatch((ColumnVector[]) vectors);
   }
 
@@ -156,14 +156,14 @@ final class RecordDecoder implements AutoCloseable {
   }
 
   private boolean areContentsHealthy(int propertiesAt, int propertiesSize) {
-    if (!hasTexts && !hasChecksums) {
-      return true;
-    }
-    // Zeros can be a sector that never reached the disk.
-    if (!window.hasNoZero(topicAt, topicSize) || !window.hasNoZero(propertiesAt, propertiesSize)) {
+    // What is neither decoded nor checked stays untouched: it is memory that the processor would have to fetch.
+    if ((hasTopics || hasChecksums) && !isText(topicAt, topicSize)) {
       return false;
     }
-    if (hasTexts && !(isText(topicAt, topicSize) && isText(propertiesAt, propertiesSize))) {
+    if (!hasPairs && !hasChecksums) {
+      return true;
+    }
+    if (!isText(propertiesAt, propertiesSize)) {
       return false;
     }
     boolean hasTrailer = pairs.hasTrailer(propertiesAt, propertiesSize);
@@ -187,7 +187,11 @@ final class RecordDecoder implements AutoCloseable {
     return crc.getValue() & layout.crcMask();
   }
 
+  /** Returns whether bytes are text without zeros, which can be a sector that never reached the disk. */
   private boolean isText(int index, int size) {
+    if (!window.hasNoZero(index, size)) {
+      return false;
+    }
     if (window.isAscii(index, size)) {
       return true;
     }
