@@ -20,7 +20,7 @@ DELIVERED = 41  # by 3.10.8 after `recover`
 
 @pytest.fixture
 def parts(tmp_path: Path) -> Path:
-    """Unpack the folders."""
+    """Unpack the parts of folders once for a test."""
     unpack(ARCHIVE, tmp_path)
     return tmp_path
 

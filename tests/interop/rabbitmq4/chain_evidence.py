@@ -25,6 +25,7 @@ Written by `python -m tests.interop.rabbitmq4.chain_evidence`. A server of each 
 left, adds queues of its own, and is stopped or killed while random programs work on all of them. The last server judges the
 folder: after a restart it delivers what `dump` listed, message by message, with properties, routes and flags, and again after
 `recover --apply`. "Khepri" is the move of the metadata from Mnesia to Khepri, with messages in the queues.
+A folder that a server refuses is judged by the one before.
 
 {all} chains with {messages} messages listed at their ends: {equal} as the server delivers them, {after} after `recover`,
 {broken} broken.
