@@ -18,6 +18,7 @@ BATCH_FOLDER = "batchconsumequeue"  # see docs/formats/consumequeue.md#batch-uni
 QUEUE_FOLDER = "consumequeue"
 LOG_FOLDER = "commitlog"
 COUNT_NAME = INNER_COUNT.encode() + b"\x01"
+_COPY_BYTES = 256 << 10
 REPLACED_QUEUES = os.path.join(OWN_FOLDER, "replaced-consumequeue")  # old queues after a killed rebuild
 
 
@@ -57,9 +58,17 @@ def topics_of_batches(disk: Disk, root: str) -> set[str]:
     files = LogFiles(disk, [folder]) if disk.stat(folder) is not None else None
     found: set[str] = set()
     for step in files.walk() if files is not None else ():
-        if isinstance(step, Piece) and COUNT_NAME in bytes(step.view[step.start : step.stop]):
+        if isinstance(step, Piece) and _has_count(step):
             found |= {message.topic for message in step.messages() if _is_batch(message)}
     return {topic for topic in found if not has_no_folder_name(topic) and not _has_queue_folder(disk, root, topic)}
+
+
+def _has_count(piece: Piece) -> bool:
+    """Return whether the name of the property is in a piece: in copies that stay in the processor's cache."""
+    return any(
+        COUNT_NAME in bytes(piece.view[start : min(piece.stop, start + _COPY_BYTES + len(COUNT_NAME) - 1)])
+        for start in range(piece.start, piece.stop, _COPY_BYTES)
+    )
 
 
 def _is_batch(message: StoredMessage) -> bool:
