@@ -48,6 +48,8 @@ class FileSummary:
 class Files:
     """The file summaries by number, ascending, with the sums of their sizes."""
 
+    __slots__ = ("by_number", "total_bytes", "valid_bytes")
+
     def __init__(self) -> None:
         """Create it without files."""
         self.by_number: dict[int, FileSummary] = {}

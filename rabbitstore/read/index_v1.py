@@ -127,4 +127,3 @@ class IndexV1:
     def unknown_heads(self) -> Iterator[Finding]:
         """Yield nothing: a segment has no head."""
         return iter(())
-

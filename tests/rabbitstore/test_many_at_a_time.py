@@ -33,6 +33,7 @@ def test_many_are_those_that_one_after_another_would_be(store: RabbitStore) -> N
 
 
 def test_messages_acknowledged_together_are_gone_after_a_restart(tmp_path: Path) -> None:
+    """Embedded messages and stored ones, of two queues."""
     path = str(tmp_path / "vhost")
     with RabbitStore.open(path, settings=QUIET) as store:
         for name in ("a", "b"):
@@ -48,6 +49,7 @@ def test_messages_acknowledged_together_are_gone_after_a_restart(tmp_path: Path)
 
 
 def test_an_unknown_or_repeated_delivery_acknowledges_none_of_its_queue(store: RabbitStore) -> None:
+    """One that is named twice would be settled twice."""
     first, second = store.get_many("q", 2)
     with pytest.raises(UnknownDelivery):
         store.ack_many([first, second, first])
@@ -59,6 +61,7 @@ def test_an_unknown_or_repeated_delivery_acknowledges_none_of_its_queue(store: R
 
 
 def test_many_without_acknowledgement_are_settled(store: RabbitStore) -> None:
+    """Nothing of them stays with the queue."""
     assert len(store.get_many("q", 9, auto_ack=True)) == 6
     assert not store.queue("q").unacked and store.get("q") is None
 
@@ -81,6 +84,7 @@ def test_a_message_that_cannot_be_read_comes_after_those_before_it(tmp_path: Pat
 
 
 def test_a_consumer_takes_no_more_than_its_prefetch(store: RabbitStore) -> None:
+    """What it has acknowledged makes place for as many."""
     with store.consumer("q", prefetch=4) as consumer:
         held = consumer.get_many(3)
         assert len(held) == 3 and len(consumer.get_many(3)) == 1 and consumer.get_many(3) == []

@@ -425,6 +425,7 @@ def test_an_unlinked_file_has_no_name_and_keeps_its_space_until_it_is_freed(tmp_
 
 
 def test_a_limited_number_of_unlinked_files_is_held(tmp_path: Path) -> None:
+    """The others are freed by the call that goes beyond."""
     REAL_DISK.free_unlinked()
     before = len(os.listdir("/proc/self/fd"))
     for number in range(100):
@@ -437,6 +438,7 @@ def test_a_limited_number_of_unlinked_files_is_held(tmp_path: Path) -> None:
 
 
 def test_a_file_is_unlinked_without_a_free_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then its space is freed in the call."""
     path = tmp_path / "file"
     path.write_bytes(b"x")
 
