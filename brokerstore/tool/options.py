@@ -97,25 +97,12 @@ TARGET_OPTIONS = (
 _FOLDERS = ("folder", "first", "second", "store", "rabbit", "new", "source")
 
 
-class _Command(click.Command):
-    """A command that refuses an option given twice: click takes the last value, and the answer would ignore the first."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; raise `UsageError` for a second value of an option that has one."""
-        _values, _rest, order = self.make_parser(ctx).parse_args(list(args))
-        for option in order:
-            is_single = isinstance(option, click.Option) and not (option.multiple or option.is_flag or option.count)
-            if is_single and order.count(option) > 1:
-                raise click.UsageError(f"{option.opts[-1]} is given twice; only one value can be meant", ctx)
-        return super().parse_args(ctx, args)
-
-
 def plain_command(name: str, *examples: str) -> Callable[[Command], click.Command]:
     """Make a command whose help ends in examples."""
 
     def decorate(command: Command) -> click.Command:
         lines = "".join(f"\n  brokerstore {example}" for example in examples)
-        made: click.Command = click.command(name, _Command, epilog=f"\b\nExamples:{lines}")(named_errors(command))
+        made: click.Command = click.command(name, epilog=f"\b\nExamples:{lines}")(named_errors(command))
         return made
 
     return decorate

@@ -98,21 +98,6 @@ def test_2_wrong_use(arguments: list[str]) -> None:
     assert "\x1b" not in ran.talk
 
 
-@pytest.mark.parametrize(
-    ("command", "option", "values"),
-    [("verify", "--commitlog", ("a", "b")), ("dump", "--topic", ("a", "a")), ("dump", "--limit", ("1", "2"))],
-)
-def test_2_a_second_value_of_an_option(fixture_store: Any, command: str, option: str, values: tuple[str, str]) -> None:
-    """Only the last value used to count: `verify` of the second of two log folders said that the store was intact."""
-    folder = fixture_store("plain").store
-    ran = run(command, folder, *(word for value in values for word in (option, value)))
-    assert (ran.code, ran.out) == (2, "")
-    assert "is given twice" in ran.talk
-    flags = run("dump", folder, "--json", "--json")
-    assert flags.code == 0
-
-
-
 def test_3_no_store(tmp_path: Path) -> None:
     """For a missing folder, a file or an empty folder the error lists what was looked for."""
     file = tmp_path / "file"
