@@ -53,7 +53,7 @@ def with_tables(text: str, found: dict[str, Any]) -> str:
 
     def replaced(block: re.Match[str]) -> str:
         if block[2] == "summary":
-            return f"{block[1]}{chr(10).join(summary(found['rows']))}\n{block[3]}"
+            return "\n".join([block[1].rstrip(), *summary(found["rows"]), block[3]])
         rows = [row for row in found["rows"] if block_of(row) == block[2]]
         has_dates = bool(rows) and all("date" in row for row in rows)  # a table of rows that have none stays as it is
         return f"{block[1]}{measured(found['machine'], rows)}\n{block[3]}" if has_dates else block[0]

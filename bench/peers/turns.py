@@ -93,24 +93,16 @@ def take_turns_in_steps(
     processes meet the machine; before the others free memory is touched, and `after` runs after each of them.
     With `is_of_memory=False` dirty pages and free memory do not matter, and stay as they are.
     """
-    for number in range(plain_rounds):
-        for is_ours in _order(number):
-            _make_even(is_prepared=False)
-            for step, value in (ours if is_ours else theirs)().items():
-                (rows[step].plain_ours if is_ours else rows[step].plain_theirs).append(value)
-    for number in range(rounds):
-        for is_ours in _order(number):
-            if is_of_memory:
-                _make_even()
-            for step, value in (ours if is_ours else theirs)().items():
-                (rows[step].ours if is_ours else rows[step].theirs).append(value)
-        if after is not None:
+    sides = [(ours, "ours"), (theirs, "theirs")]
+    for number in range(-plain_rounds, rounds):
+        is_plain = number < 0
+        for side, name in sides if number % 2 else reversed(sides):
+            if is_of_memory or is_plain:
+                _make_even(is_prepared=not is_plain)
+            for step, value in side().items():
+                getattr(rows[step], f"plain_{name}" if is_plain else name).append(value)
+        if after is not None and not is_plain:
             after()
-
-
-def _order(number: int) -> tuple[bool, bool]:
-    """Return which side of a round starts."""
-    return (True, False) if number % 2 else (False, True)
 
 
 def line(row: Row) -> str:

@@ -25,30 +25,24 @@ class RabbitConsumer(Closing):
 
     def get(self, timeout_s: float | None = 0) -> Delivery | None:
         """Return the next message; None after `timeout_s` (None: no limit) or at the prefetch limit."""
+        found = self.get_many(1, timeout_s)
+        return found[0] if found else None
+
+    def get_many(self, count: int, timeout_s: float | None = 0) -> list[Delivery]:
+        """Return up to `count` messages; of an empty queue the first one that comes within `timeout_s`."""
         queue = self._queue
         with queue.lock:
             if self._is_closed or queue.is_deleted:
                 raise StoreClosed("the consumer is closed")
-            if self._prefetch and len(self._held) >= self._prefetch:
-                return None
-            found = queue.get()
-            if found is None and timeout_s != 0:
-                found = self._wait(timeout_s)
-            if found is not None:
-                self._held.add(found.tag)
-            return found
-
-    def get_many(self, count: int, timeout_s: float | None = 0) -> list[Delivery]:
-        """Return up to `count` messages; wait as `get` does for the first one only."""
-        queue = self._queue
-        with queue.lock:
-            first = self.get(timeout_s) if count > 0 else None
-            if first is None:
+            count = min(count, self._prefetch - len(self._held)) if self._prefetch else count
+            if count <= 0:
                 return []
-            left = count - 1 if not self._prefetch else min(count - 1, self._prefetch - len(self._held))
-            others = queue.get_many(left)
-            self._held.update(delivery.tag for delivery in others)
-            return [first, *others]
+            found = queue.get_many(count)
+            if not found and timeout_s != 0:
+                arrived = self._wait(timeout_s)
+                found = [] if arrived is None else [arrived]
+            self._held.update(delivery.tag for delivery in found)
+            return found
 
     def _wait(self, timeout_s: float | None) -> Delivery | None:
         queue = self._queue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,6 +82,25 @@ def test_a_message_that_cannot_be_read_comes_after_those_before_it(tmp_path: Pat
         with pytest.raises(DiskError):
             store.get_many("q", 9)
         assert [delivery.body for delivery in store.get_many("q", 9)] == [b"x" * 9000]
+
+
+def test_a_consumer_keeps_what_came_before_a_message_that_cannot_be_read(tmp_path: Path) -> None:
+    """What its queue has delivered must reach the caller: nobody else could acknowledge it."""
+    disk = FailsOnce()
+    with RabbitStore.open(str(tmp_path / "vhost"), settings=QUIET, disk=disk) as store, contextlib.ExitStack() as closing:
+        store.declare_queue("q")
+        consumer = closing.enter_context(store.consumer("q"))
+        store.publish("q", b"small")
+        store.publish("q", b"x" * 9000)
+        store.process()
+        store.parts.persistent._roll()  # the file is closed, so that the message is in no cache
+        store.queue("q").parts[0].set_target_ram_count(0)
+        disk.will_fail = True
+        (small,) = consumer.get_many(9)
+        with pytest.raises(DiskError):
+            consumer.get_many(9)
+        assert small.body == b"small" and consumer.ack_many([small]) == 1
+        assert [delivery.body for delivery in consumer.get_many(9)] == [b"x" * 9000]
 
 
 def test_a_consumer_takes_no_more_than_its_prefetch(store: RabbitStore) -> None:

@@ -12,28 +12,22 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from bench.spark_equals_dump import names, real_folder
+from bench.spark_equals_dump import real_folder
 from sparkstore import message_schema
-from sparkstore.jar import JVM_FORMAT, jar_path
+from sparkstore.jar import JVM_FORMAT
 from sparkstore.source.several_stores import stream_reader
 from storageio import StoreError
 
 from .local import dumped, of_spark
 from .stores import damage
-from .test_jvm_source import METRIC
+from .test_jvm_source import METRIC, ROCKETMQ, pytestmark  # noqa: F401 - the same marks
 from .test_streaming import T0, Clock, expected_of, fill
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(jar_path() is None, reason="the jar is not built: make jvm"),
-]
 PYTHON_FORMAT = "brokerstore"
-ROCKETMQ = [name for name in names() if not name.startswith("rabbit")]
 Run = Callable[..., "StreamingQuery"]
 
 
