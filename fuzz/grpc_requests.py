@@ -9,6 +9,8 @@ import struct
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import grpc
+
 from fuzz.link_frames import REQUESTS_MAX, Unnamed, memory_store
 from messagestore import MessageStore
 from rocketlink.grpc.protocol import definition as d
@@ -45,24 +47,17 @@ def grpc_requests(data: bytes) -> None:
         request = method.request_deserializer(data[1:])
     except Exception:  # the library answers it
         return
-    context = _Context()
+    context = _Context(request)
     if method.response_streaming:
-        loop.run_until_complete(method.stream_stream(_one(request), context))
+        loop.run_until_complete(method.stream_stream(context.requests(), context))
     else:
-        context.answers.append(loop.run_until_complete(method.stream_unary(_one(request), context)))
+        context.answers.append(loop.run_until_complete(method.stream_unary(context.requests(), context)))
     for answer in context.answers:
         assert method.response_serializer(answer)
         if answer.HasField("status"):
             assert answer.status.code, answer
             if answer.status.message == "internal error":
                 raise Unnamed(answer)
-
-
-async def _one(request: Any) -> AsyncIterator[Any]:
-    """Yield a request, and keep the stream open until its answer was written."""
-    yield request
-    for _ in range(3):
-        await asyncio.sleep(0)
 
 
 @functools.cache
@@ -84,10 +79,21 @@ class _Details:
 
 
 class _Context:
-    """A call whose client does not wait."""
+    """A call whose client sends one request and does not wait."""
 
-    def __init__(self) -> None:
+    def __init__(self, request: Any) -> None:
+        self._requests = [request]
         self.answers: list[Any] = []
+
+    async def read(self) -> Any:
+        return self._requests.pop() if self._requests else grpc.aio.EOF
+
+    async def requests(self) -> AsyncIterator[Any]:
+        """Yield the request, and keep the stream open until its answer was written."""
+        while (request := await self.read()) is not grpc.aio.EOF:
+            yield request
+        for _ in range(3):
+            await asyncio.sleep(0)
 
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
         return CLIENT
