@@ -447,6 +447,23 @@ def find_fillers(buffer: Any, positions: Any) -> list[int]:
     return found
 
 
+def find_flagged(buffer: Any, positions: Any, flags: I32) -> list[int]:
+    """Return which of the records at these positions (64-bit) have any of these system flags; a position may be wrong."""
+    held: memoryview = memoryview(buffer).cast("B")
+    held_positions: memoryview = column_of(positions, 8)
+    source: Source = source_of(held)
+    last: Size = len(held) - RECORD_SIZE_MIN
+    locations: I64s = i64s_of(held_positions)
+    count: Size = len(held_positions)
+    row: Size
+    found: list[int] = []
+    for row in range(count):
+        at: Size = locations[row]
+        if 0 <= at <= last and get_i32(source, at + SYS_FLAG_AT) & flags:
+            found.append(row)
+    return found
+
+
 def find_record(buffer: Any, start: int, stop: int, base: int, until: int = -1) -> int:
     """Return the first position from `start` on, before `until`, of a record that passes every check, -1 without one.
 

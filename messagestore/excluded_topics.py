@@ -5,20 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from commitlog import StoredMessage
+from commitlog import Reader, StoredMessage
+from commitlog._scan_cy import find_flagged
 from commitlog.walk import LogFiles, Piece
 from consumequeue import check_topic
 from storageio import Disk, InvalidMessage, Kind
 
 from .broker.config.topics import Topics, is_deleted, read_topics
 from .paths import OWN_FOLDER
-from .property_names import INNER_BASE, INNER_COUNT
+from .property_names import INNER_BASE, INNER_COUNT, IS_BATCH
 
 BATCH_FOLDER = "batchconsumequeue"  # see docs/formats/consumequeue.md#batch-unit
 QUEUE_FOLDER = "consumequeue"
 LOG_FOLDER = "commitlog"
-COUNT_NAME = INNER_COUNT.encode() + b"\x01"
-_COPY_BYTES = 256 << 10
 REPLACED_QUEUES = os.path.join(OWN_FOLDER, "replaced-consumequeue")  # old queues after a killed rebuild
 
 
@@ -58,17 +57,11 @@ def topics_of_batches(disk: Disk, root: str) -> set[str]:
     files = LogFiles(disk, [folder]) if disk.stat(folder) is not None else None
     found: set[str] = set()
     for step in files.walk() if files is not None else ():
-        if isinstance(step, Piece) and _has_count(step):
-            found |= {message.topic for message in step.messages() if _is_batch(message)}
+        if isinstance(step, Piece):
+            reader = Reader(step.view, step.base)
+            batches = (reader.decode(step.positions[row], 0) for row in find_flagged(step.view, step.positions, IS_BATCH))
+            found |= {message.topic for message in batches if message is not None and _is_batch(message)}
     return {topic for topic in found if not has_no_folder_name(topic) and not _has_queue_folder(disk, root, topic)}
-
-
-def _has_count(piece: Piece) -> bool:
-    """Return whether the name of the property is in a piece: in copies that stay in the processor's cache."""
-    return any(
-        COUNT_NAME in bytes(piece.view[start : min(piece.stop, start + _COPY_BYTES + len(COUNT_NAME) - 1)])
-        for start in range(piece.start, piece.stop, _COPY_BYTES)
-    )
 
 
 def _is_batch(message: StoredMessage) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -88,3 +89,13 @@ def test_records_of_the_same_millisecond_are_not_older(world: World, tmp_path: P
     last_ms = 1_700_000_000_000 + 3 * step_ms  # of the third record
     assert newer_record(file, 1, last_ms) == starts[number]
     assert newer_record(file, 1, 1_800_000_000_000) == -1
+
+
+def test_records_with_a_system_flag_are_found_and_wrong_positions_are_not(world: World) -> None:
+    """A record starts with 36 bytes before its flags (docs/formats/commitlog.md); no record has less than 91 in all."""
+    record = bytes(36) + (0x84).to_bytes(4, "big") + bytes(60)
+    rows = array("q", [0, 100, 200, -1, 300, 201, 1 << 40])
+    data = record + bytes(100) + record + bytes(90)
+    found = world.module("commitlog._scan_cy").find_flagged
+    assert found(data, rows, 0x80) == [0, 2]
+    assert found(data, rows, 0x40) == []

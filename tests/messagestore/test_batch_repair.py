@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from commitlog import Message
-from messagestore import MessageStore, excluded_topics
+from messagestore import MessageStore
 from messagestore.derive.kinds import batch as batch_agreement
 from messagestore.recovery.named_messages import NamedUnit
 from messagestore.repair.fillers import Lost, fill
@@ -271,12 +271,8 @@ def test_empty_batch_queue_of_a_topic_that_the_table_lacks_is_put_aside(tmp_path
     assert verify_store(str(store)).problems == [] and not strange.exists()
 
 
-@pytest.mark.parametrize("copy_bytes", [1, 7, excluded_topics._COPY_BYTES])
-def test_lost_batch_queues_without_a_topic_table_are_made_again_from_the_batches(
-    fixture: Any, monkeypatch: pytest.MonkeyPatch, copy_bytes: int
-) -> None:
-    """Nothing but the log tells that these topics have batch queues, also where a copied part of it ends in the property."""
-    monkeypatch.setattr(excluded_topics, "_COPY_BYTES", copy_bytes)
+def test_lost_batch_queues_without_a_topic_table_are_made_again_from_the_batches(fixture: Any) -> None:
+    """Nothing but the log tells that these topics have batch queues."""
     store, expected = fixture.store, expected_of(fixture)
     assert not (store / "config" / "topics.json").exists()
     shutil.rmtree(store / "batchconsumequeue")
