@@ -15,14 +15,14 @@ except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
 from ._scan_cy import column_of
 from .layout import (
-    BODY_AT, BORN_HOST_AT, BORN_HOST_V6, CRC_NAME, CRC_SIZE, HOST_GROWTH, HOST_SIZE, HOST_SIZE_V6, NAME_END, PAIR_END,
+    BODY_AT, BORN_HOST_AT, BORN_HOST_V6, CRC_NAME, CRC_SIZE, HOST_GROWTH, HOST_SIZE, HOST_SIZE_V6, PAIR_END,
     PHYSICAL_OFFSET_AT, PROPERTIES_SIZE_MAX, STORE_HOST_V6, STORE_TIME_AT, SYS_FLAG_AT,
 )  # fmt: skip
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
         I32, I64, Bool, I32s, I64s, Size, Source, Target, find_byte, get_i16, get_i32, get_i64, i32s_of, i64s_of,
-        is_same, prefetch, put_bytes, put_hex, source_of, source_of_bytes, target_of, window,
+        is_same, is_same_at, prefetch, put_bytes, put_hex, source_of, source_of_bytes, target_of, window,
     )  # fmt: skip
 
     from ._record_cy import check_record, growth, has_trailer, topic_size_at, topic_size_size
@@ -34,8 +34,8 @@ SPACE = 32
 INT_MAX = 0x7FFFFFFF
 PAIRS_MAX = PROPERTIES_SIZE_MAX // 4 + 1  # in one record: a pair takes four bytes, the last one three
 _CRC_NAME: Source = source_of_bytes(CRC_NAME)
-_KEYS: Source = source_of_bytes(b"KEYS")
-_TAGS: Source = source_of_bytes(b"TAGS")
+_KEYS: Source = source_of_bytes(b"KEYS\x01")
+_TAGS: Source = source_of_bytes(b"TAGS\x01")
 
 
 class TextColumn:
@@ -362,14 +362,12 @@ def _add_tags_and_keys(columns: Columns, source: Source, start: Size, size: Size
     at: Size = 0
     while at < size:
         end: Size = find_byte(properties, at, size, PAIR_END)
-        middle: Size = find_byte(properties, at, end, NAME_END)
-        if at < middle < end - 1:
-            if is_same(properties, at, middle - at, _TAGS, 4):
-                tags_at = middle + 1
-                tags_size = end - middle - 1
-            elif is_same(properties, at, middle - at, _KEYS, 4):
-                keys_at = middle + 1
-                keys_size = end - middle - 1
+        if end - at > 5 and is_same_at(properties, at, 5, _TAGS, 0):
+            tags_at = at + 5
+            tags_size = end - tags_at
+        elif end - at > 5 and is_same_at(properties, at, 5, _KEYS, 0):
+            keys_at = at + 5
+            keys_size = end - keys_at
         at = end + 1
     if columns.tags is not None:
         if tags_at >= 0:
@@ -425,8 +423,10 @@ def _add(column: TextColumn, source: Source, at: Size, size: Size) -> Bool:
 @cython.exceptval(check=False)
 def _add_text(column: TextColumn, source: Source, at: Size, size: Size) -> Bool:
     """Add a value and record whether its bytes are ASCII."""
+    high: I32 = 0  # a local variable, which the bytes cannot change
     index: Size = 0
     while index < size:
-        column.high |= source[at + index]
+        high |= source[at + index]
         index += 1
+    column.high |= high
     return _add(column, source, at, size)

@@ -41,6 +41,7 @@ _UNIQ_KEY: Source = source_of_bytes(b"UNIQ_KEY")
 NAMES_MAX = 65536  # texts of topics that one reader keeps
 AHEAD = 4  # units whose records are prefetched
 AHEAD_VIEWS = 8
+HEADS_AHEAD = 16  # records whose heads are prefetched
 PREFETCHED_MAX = 4096  # bytes of a record that are prefetched
 RECORD_PREFETCH_SIZE = 1536
 CHECKED_MAX = 256 << 20  # bytes that one search spends on wrong checksums; real damage costs a few megabytes
@@ -442,6 +443,7 @@ def find_fillers(buffer: Any, positions: Any) -> list[int]:
     row: Size
     found: list[int] = []
     for row in range(count):
+        _prefetch_head(source, limit, locations, row + HEADS_AHEAD, count)
         if is_filler_at(source, locations[row], limit):
             found.append(row)
     return found
@@ -452,16 +454,26 @@ def find_flagged(buffer: Any, positions: Any, flags: I32) -> list[int]:
     held: memoryview = memoryview(buffer).cast("B")
     held_positions: memoryview = column_of(positions, 8)
     source: Source = source_of(held)
-    last: Size = len(held) - RECORD_SIZE_MIN
+    limit: Size = len(held)
     locations: I64s = i64s_of(held_positions)
     count: Size = len(held_positions)
     row: Size
     found: list[int] = []
     for row in range(count):
+        _prefetch_head(source, limit, locations, row + HEADS_AHEAD, count)
         at: Size = locations[row]
-        if 0 <= at <= last and get_i32(source, at + SYS_FLAG_AT) & flags:
+        if 0 <= at <= limit - RECORD_SIZE_MIN and get_i32(source, at + SYS_FLAG_AT) & flags:
             found.append(row)
     return found
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _prefetch_head(source: Source, limit: Size, locations: I64s, row: Size, count: Size) -> Nothing:
+    """Prefetch the fixed fields of the record of a row, which has no other use of the processor's cache."""
+    if row < count and 0 <= locations[row] <= limit - RECORD_SIZE_MIN:
+        prefetch(source, locations[row], RECORD_SIZE_MIN)
 
 
 def find_record(buffer: Any, start: int, stop: int, base: int, until: int = -1) -> int:
