@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, groupby
 from typing import NamedTuple, Protocol
 
 from storageio import FREE_THREADED, REAL_DISK, Closing, Disk, StoreCorrupt, UnknownStore, UnsupportedFormat
@@ -262,6 +262,12 @@ class CommitLog(Closing):
     def message_at(self, offset: int, checks: int = CHECK_ALL) -> StoredMessage | None:
         """Return the record that starts at a physical offset, None if none does."""
         return self.readers.message_at(offset, checks)
+
+    def expect_lookups(self, offsets: Iterable[int]) -> None:
+        """Let the system read the records at these physical offsets, without waiting for them."""
+        for file, found in groupby(sorted(offsets), self.queue.find):
+            if file is not None:
+                file.expect_lookups([offset - file.start_offset for offset in found])
 
     def first_message(self, file: MappedFile) -> StoredMessage | None:
         """Return the record with which a file begins, None if it begins with none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from storageio import Closing, Disk, DiskError, File, Map, Mode, StoreCorrupt
@@ -128,6 +129,12 @@ class MappedFile(ReadableFile, Closing):
             made.expect_random()
             self._lookup_map = made
         return self._lookup_map.view
+
+    def expect_lookups(self, positions: list[int]) -> None:
+        """Let the system read the page or two of each small record, without waiting for them."""
+        with contextlib.suppress(DiskError), self._disk.open(self.path, Mode.READ) as file:
+            for position in positions:
+                file.expect_read(position, PAGE_SIZE)
 
     def allocate(self, end: int) -> int:
         """Allocate blocks from the written position to at least `end`; return the position up to which there are some.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
@@ -172,19 +173,36 @@ class IndexFile(MappedIndex, Closing):
             raise StoreCorrupt("index header", file=self.path, offset=0, expected=f"{HEADER_SIZE} bytes", found=f"{len(data)}")
         return Header._make(HEADER.unpack(data))
 
-    def item(self, number: int) -> tuple[int, int]:
-        """Return key hash and physical offset of an item; read the file if it is not mapped."""
-        at = HEADER_SIZE + SLOT_SIZE * self.slots + ITEM_SIZE * number
+    def expect_header(self) -> None:
+        """Let the system read the header, without waiting for it."""
+        self._expect_reads([0])
+
+    def expect_items(self, numbers: list[int]) -> None:
+        """Let the system read some items, without waiting for them."""
+        self._expect_reads([self._position_of(number) for number in numbers])
+
+    def _expect_reads(self, positions: list[int]) -> None:
+        with contextlib.suppress(DiskError), self.disk.open(self.path, Mode.READ) as file:
+            for at in positions:
+                file.expect_read(at, HEADER_SIZE)
+
+    def _position_of(self, number: int) -> int:
+        return HEADER_SIZE + SLOT_SIZE * self.slots + ITEM_SIZE * number
+
+    def items_at(self, numbers: list[int]) -> list[tuple[int, int]]:
+        """Return key hash and physical offset of some items; read the file if it is not mapped."""
+        positions = [self._position_of(number) for number in numbers]
         buffer = self.mapped
         if buffer is not None:
-            data = bytes(buffer.data[at : at + ITEM_SIZE])
+            rows = [bytes(buffer.data[at : at + ITEM_SIZE]) for at in positions]
         else:
             with self.disk.open(self.path, Mode.READ) as file:
-                data = file.read(at, ITEM_SIZE)
-        if len(data) < ITEM_SIZE:
-            raise StoreCorrupt("index item", file=self.path, offset=at, expected=f"{ITEM_SIZE} bytes", found=f"{len(data)}")
-        key_hash, physical_offset, _, _ = ITEM.unpack(data)
-        return key_hash, physical_offset
+                rows = [file.read(at, ITEM_SIZE) for at in positions]
+        for at, row in zip(positions, rows, strict=True):
+            if len(row) < ITEM_SIZE:
+                expected, found = f"{ITEM_SIZE} bytes", f"{len(row)}"
+                raise StoreCorrupt("index item", file=self.path, offset=at, expected=expected, found=found)
+        return [ITEM.unpack(row)[:2] for row in rows]
 
     def mapped_header(self) -> bytes:
         """Return the bytes of the header; map the file if it is not mapped."""

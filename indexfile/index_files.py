@@ -154,6 +154,9 @@ class IndexFiles(IndexList, Closing):
         """Use these filters, as far as they are of the current files; the newest file, which may get items, never has one."""
         with self._guard:
             self.filters = filters
+            for file in self.listed if filters else ():
+                if file.path not in self._headers and not file.is_open:
+                    file.expect_header()
             self._list(self.listed)
 
     def has_filter(self, file: IndexFile) -> bool:

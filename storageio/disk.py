@@ -129,6 +129,9 @@ class File(Resource, Protocol):
         Advice only.
         """
 
+    def expect_read(self, offset: int, size_bytes: int) -> None:
+        """Advise the system to read a range into the page cache now.  Returns without waiting for it."""
+
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """Write all of `data`, or raise."""
 

@@ -149,6 +149,12 @@ class RealFile(Closing):
             with contextlib.suppress(OSError):
                 os.posix_fadvise(self._descriptor, offset, 0, os.POSIX_FADV_DONTNEED)
 
+    def expect_read(self, offset: int, size_bytes: int) -> None:
+        """Let the system read the pages."""
+        if hasattr(os, "posix_fadvise"):
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(self._descriptor, offset, size_bytes, os.POSIX_FADV_WILLNEED)
+
     def _seek(self, what: str, offset: int, unknown: int) -> int:
         """Return where data or a hole begins; `unknown` where the system cannot tell, the file's size if there is none."""
         with _disk_errors("next data", self._path):

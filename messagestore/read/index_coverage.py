@@ -19,6 +19,7 @@ from storageio import StoreCorrupt
 if TYPE_CHECKING:
     from commitlog import CommitLog
     from indexfile import IndexFile, IndexFiles
+    from indexfile.index_file import Header
 
     from ..parts import StoreParts
 
@@ -120,8 +121,12 @@ class IndexCoverage:
         """Find the gaps between the files, and before the first one."""
         self._excluded &= set(listed)
         older, newest = listed[:-1], listed[-1] if listed else None
-        self._ranges = {file: self._ranges[file] if file in self._ranges else self._range_of(file) for file in older}
-        own = self._range_of(newest) if newest is not None else None
+        headers = {file: _header_of(file) for file in older if file not in self._ranges}
+        self._expect_reads(headers)
+        self._ranges = {
+            file: self._range_of(file, headers[file]) if file in headers else self._ranges[file] for file in older
+        }  # fmt: skip
+        own = self._range_of(newest, _header_of(newest)) if newest is not None else None
         self._newest = newest if own is not None and newest not in self._excluded else None
         self._older_end, gaps = NOTHING, {}
         at = self._parts.low_offset
@@ -140,6 +145,15 @@ class IndexCoverage:
         # A file that a writer is about to fill has no begin yet.
         self.listed = listed if own is not None or newest is None or not self._parts.abort_file.is_present else None
 
+    def _expect_reads(self, headers: dict[IndexFile, Header | None]) -> None:
+        """Let the system read the ends of all files and their records: one after the other, each waits for the disk."""
+        records: set[int] = set()
+        for file, header in headers.items() if len(headers) > 1 else ():
+            if header is not None:
+                file.expect_items([FIRST_ITEM, header.items_used])
+                records |= {header.begin_physical_offset, header.end_physical_offset}
+        self._parts.log.expect_lookups(records)
+
     def _is_adjacent(self, part: CoveragePart) -> bool:
         """Return whether no record lies between the ends of a range, or it begins where the next one ends."""
         if part.start >= part.stop:
@@ -147,26 +161,31 @@ class IndexCoverage:
         record = self._parts.log.message_at(part.known, CHECK_POSITION) if part.known != NOTHING else None
         return record is not None and record.physical_offset + record.size >= part.stop
 
-    def _range_of(self, file: IndexFile) -> tuple[int, int] | None:
+    def _range_of(self, file: IndexFile, header: Header | None) -> tuple[int, int] | None:
         """Return the first and the last record of a file, None if it has no items or those of another log."""
-        try:
-            header = file.header
-        except StoreCorrupt:
+        if header is None:
             return None
         first, last = header.begin_physical_offset, header.end_physical_offset
         if not header.items_used or not 0 <= first <= last < FOREVER_MS:
             return None
         low = self._parts.low_offset
-        if last < low:
-            return first, last
-        items = [(FIRST_ITEM, first), (header.items_used, last)]
+        ends = {FIRST_ITEM: first, header.items_used: last}
+        checked = [number for number, offset in ends.items() if offset >= low]
         try:
-            is_ours = all(self._is_item_of(file, number, offset) for number, offset in items if offset >= low)
+            items = zip(checked, file.items_at(checked), strict=True)
+            is_ours = all(position >= ends[number] and self._is_item(code, position) for number, (code, position) in items)
         except StoreCorrupt:
             return None
         return (first, last) if is_ours else None
 
-    def _is_item_of(self, file: IndexFile, number: int, offset: int) -> bool:
-        """Return whether an item has a key of the record at an offset."""
-        code, position = file.item(number)
-        return position >= offset and has_item(self._parts.log.message_at(position, CHECK_POSITION), code)
+    def _is_item(self, code: int, position: int) -> bool:
+        """Return whether an item has a key of the record at its offset."""
+        return has_item(self._parts.log.message_at(position, CHECK_POSITION), code)
+
+
+def _header_of(file: IndexFile) -> Header | None:
+    """Return the header of a file, None if it is cut."""
+    try:
+        return file.header
+    except StoreCorrupt:
+        return None

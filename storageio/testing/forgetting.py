@@ -104,6 +104,9 @@ class ForgettingFile(Closing):
     def forget_zeros(self, _offset: int) -> None:
         """Do nothing: memory has no read-ahead."""
 
+    def expect_read(self, _offset: int, _size_bytes: int) -> None:
+        """Do nothing: memory needs no reads."""
+
     def data_end(self, offset: int) -> int:
         """Return the size, like a file system without hole detection."""
         self._disk.before("next data", self._path)

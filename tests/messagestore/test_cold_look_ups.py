@@ -14,8 +14,9 @@ from tests.builds import World
 from tests.messagestore.kit import message, number_of, open_small
 
 pytestmark = pytest.mark.both_builds
-RANDOM, SEQUENTIAL = "expect random", "expect sequential"
+RANDOM, SEQUENTIAL, READ = "expect random", "expect sequential", "expect read"
 FIRST = f"{0:020d}"  # the oldest file
+LOG_FILE = 65536
 COUNT = 700  # of messages that fill three log files
 
 
@@ -84,6 +85,23 @@ def test_a_lookup_does_not_change_the_advice_of_a_scan(world: World, tmp_path: P
         file.drop_map()
         assert not file.is_mapped
         assert flags_of_maps(tmp_path) == []
+
+
+def test_the_first_query_requests_the_ends_of_all_index_files(world: World, tmp_path: Path) -> None:
+    """It checks the first and last item of each older index file, and their records; later queries do not."""
+    offsets = filled(world, tmp_path, max_index_num=101)
+    disk = CountingDisk()
+    with open_small(world, tmp_path, "r", disk=disk, max_index_num=101) as store:
+        assert number_of(store.query("T", "k9")[0]) == 9
+        older = [file.path for file in store.engine.index.files[:-1]]
+        assert len(older) > 5
+        requests = [call for call in disk.advice if call.operation == READ]
+        assert [call.path for call in requests if call.path in older] == [path for path in older for _ in range(2)]
+        files = [f"{offsets[number] // LOG_FILE * LOG_FILE:020d}" for number in range(600) if number % 100 in (0, 99)]
+        assert [Path(call.path).name for call in requests if "commitlog" in call.path] == files
+        del disk.advice[:]
+        assert number_of(store.query("T", "k600")[0]) == 600
+        assert [call for call in disk.advice if call.operation == READ] == []
 
 
 def test_a_page_reads_ahead_if_its_records_are_neighbours(world: World, tmp_path: Path) -> None:

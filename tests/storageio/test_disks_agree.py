@@ -74,6 +74,8 @@ def bytes_of_a_map(file: Any, writable: bool) -> bytes:
     return data
 
 
+EDGES = (0, FILE_SIZE - 2, FILE_SIZE + 5, -1, (1 << 63) - 1)
+
 CALLS: dict[str, Call] = {
     "open nothing": with_file("none", Mode.READ, lambda file: file.size()),
     "open a folder": with_file("empty", Mode.READ, lambda file: file.size()),
@@ -89,6 +91,7 @@ CALLS: dict[str, Call] = {
     "cut": with_file("file", Mode.WRITE, lambda file: file.truncate(3)),
     "read over the end": with_file("file", Mode.READ, lambda file: file.read(FILE_SIZE - 2, 10)),
     "read behind the end": with_file("file", Mode.READ, lambda file: file.read(FILE_SIZE + 2, 10)),
+    "expect to read what is not there": with_file("file", Mode.READ, lambda file: [file.expect_read(at, 10) for at in EDGES]),
     "write behind the end": with_file("file", Mode.WRITE, lambda file: file.write(6000, b"abc")),
     "write in pieces": with_file("file", Mode.WRITE, lambda file: file.write_pieces(0, [memoryview(b"ab"), memoryview(b"c")])),
     "list nothing": lambda disk, root: disk.list(f"{root}/none"),
