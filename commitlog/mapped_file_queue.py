@@ -248,8 +248,8 @@ class MappedFileQueue(FileList):
                 self._disk.sync_folder(os.path.dirname(file.path))
             return len(gone)
 
-    def truncate(self, offset: int) -> None:
-        """Cut the log at `offset`: delete later files, and end the one that holds it there.
+    def truncate(self, offset: int, remove: Callable[[MappedFile], None] = MappedFile.delete) -> None:
+        """Cut the log at `offset`: remove later files, and end the one that holds it there.
 
         The bytes after it stay as they are; recovery zeroes them (`MappedFile.write`).  A file that starts at `offset` stays,
         empty.
@@ -263,7 +263,7 @@ class MappedFileQueue(FileList):
                 kept[-1].set_positions(min(kept[-1].size_bytes, offset - kept[-1].start_offset))
             for file in reversed(gone):  # each durably before its predecessor: a crash in between leaves no gap
                 self._used.pop(file.start_offset, None)
-                file.delete()
+                remove(file)
                 self._disk.sync_folder(os.path.dirname(file.path))
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ begins at the newest file that the checkpoint covers.  Everything behind the las
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from commitlog import CHECK_ALL, CommitLog, MappedFile, Stop
 from commitlog.checks import BLANK, EMPTY
 from commitlog.cursor import is_file_end
 from commitlog.layout import BLANK_SIZE
-from storageio import Disk, File, StoreCorrupt, free_path, keep
+from storageio import Disk, DiskError, File, StoreCorrupt, free_path, keep
 
 from ..checkpoint import TIMESTAMP_MAX_MS, Checkpoint, is_time, start_file
 from ..clean_stop import CleanStop, clean_stop_ms
@@ -215,6 +216,26 @@ def cut_tail(log: CommitLog, offset: int, disk: Disk, root: str, *, keep_backup:
     return kept
 
 
+def put_aside(file: MappedFile, disk: Disk, root: str) -> None:
+    """Move a whole file of the log beside the store: a copy would need as much space, which a full disk does not have.
+
+    A file on another file system is copied and deleted; one without data is only deleted.
+    """
+    if end := _last_used(file, 0):
+        kept = free_path(disk, _cut_stem(root, file.start_offset))
+        disk.make_folder(os.path.dirname(kept))
+        try:
+            disk.rename(file.path, kept)
+            disk.sync_folder(os.path.dirname(kept))
+            file.close()
+            return
+        except DiskError as error:
+            if error.errno != errno.EXDEV:
+                raise
+        keep_cut(disk, root, file.start_offset, file.view[:end])
+    file.delete()
+
+
 def used_behind(log: CommitLog, offset: int) -> Iterator[tuple[MappedFile, int, int]]:
     """Yield each file with data behind a physical offset, with the start and end position of that data."""
     for file in log.queue.files:
@@ -245,4 +266,8 @@ def keep_cut(disk: Disk, root: str, offset: int, data: memoryview) -> None:
 
 def keep_written(disk: Disk, root: str, offset: int, write: Callable[[File], object]) -> None:
     """Keep cut bytes that `write` writes into the file."""
-    keep(disk, free_path(disk, os.path.join(root, OWN_FOLDER, f"cut-{offset:020d}-")), write)
+    keep(disk, free_path(disk, _cut_stem(root, offset)), write)
+
+
+def _cut_stem(root: str, offset: int) -> str:
+    return os.path.join(root, OWN_FOLDER, f"cut-{offset:020d}-")

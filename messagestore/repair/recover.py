@@ -17,7 +17,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple
 
-from commitlog import CommitLog, LogPaths
+from commitlog import CommitLog, LogPaths, MappedFile
 from commitlog.layout import FILE_SIZE_DEFAULT, FOREVER_MS
 from commitlog.walk import LogFiles, Piece
 from storageio import (
@@ -52,7 +52,7 @@ from ..excluded_topics import excluded_topics, with_batch_queues
 from ..folder import DLEDGER_TEXT, FolderFacts
 from ..paths import OWN_FOLDER
 from ..recovery.clamp_offsets import clamp_offsets
-from ..recovery.log_end import cut_tail, keep_cut
+from ..recovery.log_end import cut_tail, keep_cut, put_aside
 from ..recovery.named_messages import NamedMessages, reach_of
 from ..recovery.witnesses import UnplacedClaim, claims, is_cut_tail, unplaced_claims
 from ..swap import keep_file
@@ -612,8 +612,9 @@ class Recovery:
 
     def _cut(self, log: CommitLog, cut: int | None) -> None:
         if cut is not None:
+            keep = partial(put_aside, disk=self.disk, root=self.root)
+            log.queue.truncate(cut, keep if self.keep_backup else MappedFile.delete)
             cut_tail(log, cut, self.disk, self.root, keep_backup=self.keep_backup)
-            log.queue.truncate(cut)
 
     def _log(self, *, writable: bool) -> CommitLog:
         paths = LogPaths.parse(self.disk, self.paths.commit_log)
