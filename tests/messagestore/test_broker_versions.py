@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from messagestore.rocksdb.queues import UNITS
 from storageio import REAL_DISK, InvalidMessage, InvalidSetting, UnsupportedFormat
 from storageio.testing import CountingDisk
 from tests.archives import unpack
+from tests.brokerstore.schema import check_schema
 from tests.brokerstore.tool import run
 from tests.faults.test_unknown_formats import records
 from tests.stores import problem_kinds, small_config
@@ -319,6 +321,29 @@ def test_undecided_transactions_are_those_that_no_op_record_names(tmp_path: Path
     )
     assert len(rows) == 3
     assert {row["topic"] for row in rows} == {"MixTran"}
+
+
+def test_without_the_package_rows_in_rocksdb_are_named_and_never_taken_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """What needs them is missing, refused or null; everything else is shown, and the folder has no problem."""
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
+    store, _ = folder_of("rocksdbstore551", tmp_path)
+    missing = "rocksdict is not installed: pip install 'brokerstore[rocksdb]'"
+    ran = run("info", store, "--json")
+    assert (ran.code, ran.json["timers"], ran.json["problems"]) == (0, None, [])
+    assert f"no timers: {missing}" in ran.talk and f"no transactions: {missing}" in ran.talk
+    for command in ("ls", "stats", "verify"):
+        ran = run(command, store, "--json")
+        assert (ran.code, "timers" in ran.json) == (0, False)
+        assert f"no timers: {missing}" in ran.talk
+    assert "rocksdbstore: not read" in run("verify", store).out
+    ran = run("transactions", store)
+    assert (ran.code, ran.out) == (1, "") and missing in ran.talk
+    ran = run("copy", store, "--to", tmp_path / "new", "--topic", "MixPlain", "--json")
+    check_schema("copy", ran.json)
+    assert set(ran.json["not_copied"].values()) == {None} and "not counted: what waits for these topics" in ran.talk
+    assert run("copy", store, "--to", tmp_path / "all", "--all").code == 0
 
 
 def test_open_transactions_in_rocksdb_are_listed_with_their_checks(tmp_path: Path) -> None:
