@@ -124,7 +124,7 @@ class FolderFacts:
     @property
     def _log_folders(self) -> list[str]:
         text = self.paths.commit_log
-        return [part.strip() for part in text.split(",") if part.strip()] if self.commit_log else [text]
+        return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip())) if self.commit_log else [text]
 
     @cached_property
     def is_rocksdb(self) -> bool:

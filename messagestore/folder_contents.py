@@ -33,7 +33,7 @@ class Use(Enum):
     """How a part of a store is handled."""
 
     READ = "read"
-    KEPT = "kept"  # neither read nor changed
+    KEPT = "kept"  # read, and never changed
     UNSUPPORTED = "unsupported"  # the store is not opened for writing
 
 

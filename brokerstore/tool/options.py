@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any
 
 import click
@@ -73,12 +74,21 @@ LIMIT = click.option("--limit", type=OFFSET, help="Number of messages at most.")
 BEGIN = click.option("--begin", "begin_ms", type=TIME, metavar="TIME", help=f"Stored at or after TIME: {TIME_HELP}")
 END = click.option("--end", "end_ms", type=TIME, metavar="TIME", help="Stored at or before TIME; as --begin.")
 
+
+def _joined(_context: click.Context, _option: click.Parameter, folders: tuple[str, ...]) -> str | None:
+    """Return the folders of all uses of an option, with commas, as storePathCommitLog has them."""
+    return ",".join(folders) or None
+
+
 _STORE = (
     click.argument("folder", metavar="DIR", type=click.Path()),
     click.option("--config", metavar="FILE", type=click.Path(), help="A broker's properties (broker.conf)."),
-    click.option("--commitlog", metavar="DIRS", help="Folder of the log if it is not in DIR; several with commas."),
+    click.option(
+        "--commitlog", metavar="DIRS", multiple=True, callback=_joined,
+        help="Folder of the log if it is not in DIR; several with commas, or each with an option of its own.",
+    ),
     click.option("--vhost", metavar="NAME", help="Virtual host, for a RabbitMQ node with several."),
-)
+)  # fmt: skip
 _SIZES = (
     click.option("--index-slots", "max_hash_slot_num", type=POSITIVE, help="Slots of an index file."),
     click.option("--index-num", "max_index_num", type=POSITIVE, help="Items of an index file."),
@@ -97,12 +107,36 @@ TARGET_OPTIONS = (
 _FOLDERS = ("folder", "first", "second", "store", "rabbit", "new", "source")
 
 
+class OneValueCommand(click.Command):
+    """A command that refuses two different values of an option that takes one; click would take the last and drop the first."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; raise `UsageError` for an option with different values."""
+        options = [_with_every_value(param) for param in self.params]
+        values, _rest, _order = click.Command(self.name, params=options).make_parser(ctx).parse_args(list(args))
+        for option in options:
+            given = values.get(option.name or "")
+            if option not in self.params and given and len(set(given)) > 1:
+                texts = " and ".join(map(repr, dict.fromkeys(given)))
+                raise click.UsageError(f"{option.opts[-1]} is given twice, as {texts}; only one can be meant", ctx)
+        return super().parse_args(ctx, args)
+
+
+def _with_every_value(param: click.Parameter) -> click.Parameter:
+    """Return a copy of an option with one value that collects all that are given; anything else as it is."""
+    if not isinstance(param, click.Option) or param.is_flag or param.count or param.multiple:
+        return param
+    every = copy(param)
+    every.multiple = True
+    return every
+
+
 def plain_command(name: str, *examples: str) -> Callable[[Command], click.Command]:
     """Make a command whose help ends in examples."""
 
     def decorate(command: Command) -> click.Command:
         lines = "".join(f"\n  brokerstore {example}" for example in examples)
-        made: click.Command = click.command(name, epilog=f"\b\nExamples:{lines}")(named_errors(command))
+        made: click.Command = click.command(name, OneValueCommand, epilog=f"\b\nExamples:{lines}")(named_errors(command))
         return made
 
     return decorate

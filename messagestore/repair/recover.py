@@ -66,6 +66,7 @@ from .lost_messages import Hole
 from .misplaced_sidecars import sidecar_steps, strange_sidecars
 from .repair_config import add_topics, config_steps, unknown_topics
 from .repair_files import file_steps, make_files
+from .rocksdb_check import pop_findings
 from .store_queues import queues_kind
 from .symlinks import refuse_links
 
@@ -82,6 +83,7 @@ _ADVICE = {  # kinds of problems that no step repairs, and what a person can do 
     NO_FOLDER: "only the log has these messages, in no queue: brokerstore export reads them; the store can be used as it is",
     NO_NUMBERS: "consumers get this record only if its queue has its unit, which recover keeps; the store can be used as it is",
 }
+_LOST_POP = "put a copy in its place; without the folder a broker delivers nothing again that POP consumers had in hand"
 _RESTORE = "put copies of the files of this queue in their place: the messages of a compacted topic may be nowhere else"
 
 
@@ -224,6 +226,7 @@ class Recovery:
         self._plan_offsets(plan, is_known=is_sound and not compared.wrong[QUEUES] and not compared.wrong[BATCH])
         compacted = compaction_findings(self.disk, self.root, is_in_use=False)
         self._leave([finding for finding in compacted if finding.is_problem], _RESTORE, plan)
+        self._leave(list(pop_findings(self.disk, self.root)), _LOST_POP, plan)
         is_open = self.facts.abort_file.is_present
         if plan.needs_choice:
             plan.steps.clear()

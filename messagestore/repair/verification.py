@@ -369,7 +369,8 @@ class _Verification:
 
     def unread_parts(self) -> None:
         """Read databases of the configuration and compacted topics; add a note for each part of the store that is not read."""
-        self._add(part_findings(self.disk, self.paths.root, self.files()))
+        ends = self.ends if self.end_offset is None else None  # else messages may have been put since
+        self._add(part_findings(self.disk, self.paths.root, self.files(), ends))
         self._add(compaction_findings(self.disk, self.paths.root, is_in_use=self.facts.is_in_use))
 
     def _add(self, findings: Iterable[Finding]) -> None:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from storageio import Disk, StoreCorrupt
 
 from ..folder_contents import POP_STORE, has_rocksdb, is_empty_rocksdb
-from .database import Database, can_read, new_database, open_database
+from .database import Database, new_database, open_database
 
 POP_STATE = "popState"
 _FAMILIES = ["default", POP_STATE]
@@ -39,12 +39,12 @@ class PopRow(NamedTuple):
 
 
 def stored_pop_rows(disk: Disk, root: str) -> list[PopRow]:
-    """Return the rows of a store; none without the database, or without the package that reads it.
+    """Return the rows of a store; none without the database.
 
-    Raises `StoreCorrupt` for an unknown row.
+    Raises `StoreCorrupt` for an unknown row, and `MissingExtra` without the package that reads the database.
     """
     path = os.path.join(root, POP_STORE)
-    if not has_rocksdb(disk, path) or is_empty_rocksdb(disk, path) or not can_read():
+    if not has_rocksdb(disk, path) or is_empty_rocksdb(disk, path):
         return []
     with open_database(path) as database:
         return list(_rows(database))

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from storageio import Disk, StoreCorrupt
 
 from ..folder_contents import ROCKSDB_STORE, FolderContents
-from .database import Database, can_read, open_database
+from .database import Database, open_database
 
 INDEX, TIMERS, TRANSACTIONS = "default", "timer", "trans"
 LAST_OFFSET, LAST_TIME = b"lastOffsetPy", b"lastStoreTimeStamp"
@@ -117,14 +117,17 @@ def open_transactions(database: Database) -> list[OpenTransaction]:
 
 
 def stored_timers(disk: Disk, root: str) -> RocksdbTimers | None:
-    """Return the timers that a store keeps in RocksDB; None if it has none there, or without the package that reads them."""
+    """Return the timers that a store keeps in RocksDB; None if it has none there.
+
+    Raises `MissingExtra` for a database with rows without the package that reads it.
+    """
     with _opened(disk, root) as database:
         found = read_timers(database) if database is not None else None
     return found if found is not None and (found.rows or found.queue_offset) else None
 
 
 def stored_transactions(disk: Disk, root: str) -> list[OpenTransaction] | None:
-    """Return the open transactions in RocksDB; None as for `stored_timers`."""
+    """Return the open transactions in RocksDB; None if a store keeps none there. Raises `MissingExtra` as `stored_timers`."""
     with _opened(disk, root) as database:
         found = open_transactions(database) if database is not None else []
         return found if found or (database is not None and last_offset(database, TRANSACTIONS) >= 0) else None
@@ -132,8 +135,8 @@ def stored_transactions(disk: Disk, root: str) -> list[OpenTransaction] | None:
 
 @contextmanager
 def _opened(disk: Disk, root: str) -> Iterator[Database | None]:
-    """Open the store's database; None if it has no rows, or without the package that reads it."""
-    if not can_read() or not FolderContents(disk, root).has_rocksdb_rows:
+    """Open the store's database; None if it has no rows."""
+    if not FolderContents(disk, root).has_rocksdb_rows:
         yield None
         return
     with open_database(os.path.join(root, ROCKSDB_STORE)) as database:

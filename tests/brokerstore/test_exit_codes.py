@@ -98,6 +98,19 @@ def test_2_wrong_use(arguments: list[str]) -> None:
     assert "\x1b" not in ran.talk
 
 
+@pytest.mark.parametrize(
+    ("command", "option"), [("dump", "--topic"), ("stats", "--config"), ("printMsg", "-t"), ("dump", "--limit")]
+)
+def test_2_two_values_of_an_option_that_takes_one(fixture_store: Any, command: str, option: str) -> None:
+    """The last one would hide the first; a printed next step may repeat the same one."""
+    folder = fixture_store("plain").store
+    ran = run(command, folder, option, "1", option, "2")
+    assert (ran.code, ran.out) == (2, "")
+    assert f"{ran.talk.split('Error: ')[1].split()[0]} is given twice, as '1' and '2'" in ran.talk
+    assert "is given twice" not in run(command, folder, option, "1", option, "1").talk
+    assert run("dump", folder, "--json", "--json", "--property", "a=1", "--property", "b=2").code == 0
+
+
 def test_3_no_store(tmp_path: Path) -> None:
     """For a missing folder, a file or an empty folder the error lists what was looked for."""
     file = tmp_path / "file"

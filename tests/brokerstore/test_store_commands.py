@@ -324,7 +324,7 @@ def test_put_makes_no_store(tmp_path: Path) -> None:
 
 
 def test_a_log_in_two_folders_outside_of_the_store_is_read(fixture_store: Any, tmp_path: Path) -> None:
-    """They are given on the command line or in a broker's properties."""
+    """They are given with commas, one at a time, or in a broker's properties; one given twice counts once."""
     store = fixture_store("plain", own=True).store
     folders = [tmp_path / "disk1", tmp_path / "disk2"]
     for folder in folders:
@@ -336,7 +336,8 @@ def test_a_log_in_two_folders_outside_of_the_store_is_read(fixture_store: Any, t
     names = ",".join(map(str, folders))
     conf = tmp_path / "broker.conf"
     conf.write_text(f"brokerName=b\nstorePathCommitLog={names}\nmappedFileSizeCommitLog=65536\n")
-    for options in (["--commitlog", names], ["--config", conf]):
+    given = [["--commitlog", str(folder)] for folder in folders]
+    for options in (["--commitlog", names], ["--config", conf], given[0] + given[1], given[1] + ["--commitlog", names]):
         assert run("verify", *options, store).code == 0
         assert len(run("dump", "--json", *options, store).lines) == 1093
         assert len(run("query", "--json", *options, store, "SpreadTopic", "multi-0").lines) == 22

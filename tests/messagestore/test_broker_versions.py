@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shutil
+import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from messagestore.rocksdb.queues import UNITS
 from storageio import REAL_DISK, InvalidMessage, InvalidSetting, UnsupportedFormat
 from storageio.testing import CountingDisk
 from tests.archives import unpack
+from tests.brokerstore.schema import check_schema
 from tests.brokerstore.tool import run
 from tests.faults.test_unknown_formats import records
 from tests.stores import problem_kinds, small_config
@@ -30,6 +34,8 @@ from tests.stores import problem_kinds, small_config
 YEARS = Path(__file__).parents[1] / "data" / "years"
 PAGE = Path(__file__).parents[2] / "docs" / "formats" / "store-folder.md"
 ORDINARY = ["rocket540", "rocket550", "rocket551", "lite551", "timersnap551"]
+IN_ROCKSDB = ["rocksdbstore551", "rocksqueues551", "rocksqueues533-lmq", "combined551"]
+OF_CLIENT = {"MIN_OFFSET", "MAX_OFFSET", "CLUSTER"}
 PENDING = {"rocksdbstore551": 4, "rocket551": 4, "timersnap551": 4, "rocksqueues551": 4}  # by the manifest: due after its end
 
 
@@ -139,13 +145,26 @@ def test_unknown_version_is_an_invalid_setting() -> None:
 # Folders of brokers
 
 
+@pytest.mark.parametrize("name", [*ORDINARY, "rocket497", "dledger-mixed", "dledger497", "dledger551", *IN_ROCKSDB])
+def test_every_message_is_the_one_that_the_broker_delivered(tmp_path: Path, name: str) -> None:
+    """The decoded body, tags, keys and properties are equal; a client adds some properties of its own."""
+    store, manifest = folder_of(name, tmp_path)
+    found = {line["physical_offset"]: line for line in run("dump", store, "--json", "--decode").lines}
+    for one in manifest["messages"]:
+        line = found[one["commitLogOffset"]]
+        body, properties = base64.b64decode(line["body_base64"]), dict(line["properties"])
+        assert (line["topic"], line["queue_id"], line["queue_offset"]) == (one["topic"], one["queueId"], one["queueOffset"])
+        assert (len(body), zlib.crc32(body)) == (one["bodyLength"], one["bodyCrc32"])
+        assert (line["tags"], " ".join(line["keys"])) == (one.get("tags"), one.get("keys") or "")
+        assert properties == {key: text for key, text in one["properties"].items() if key in properties or key not in OF_CLIENT}
+    assert len(manifest["messages"]) > 50
+
+
 @pytest.mark.parametrize("name", ORDINARY)
 def test_folder_with_an_empty_database_is_an_ordinary_store(tmp_path: Path, name: str) -> None:
     """It is verified, written to, recovered and rebuilt; a rebuilt index has the items that the broker wrote."""
-    store, manifest = folder_of(name, tmp_path)
+    store, _ = folder_of(name, tmp_path)
     items = items_of(store)
-    dumped = {json.loads(line)["physical_offset"] for line in run("dump", store, "--json").out.splitlines()}
-    assert {one["commitLogOffset"] for one in manifest["messages"]} <= dumped
     assert problem_kinds(store) == set()
     rebuild_store(str(store))
     assert items_of(store) == items
@@ -319,6 +338,29 @@ def test_undecided_transactions_are_those_that_no_op_record_names(tmp_path: Path
     )
     assert len(rows) == 3
     assert {row["topic"] for row in rows} == {"MixTran"}
+
+
+def test_without_the_package_rows_in_rocksdb_are_named_and_never_taken_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """What needs them is missing, refused or null; everything else is shown, and the folder has no problem."""
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
+    store, _ = folder_of("rocksdbstore551", tmp_path)
+    missing = "rocksdict is not installed: pip install 'brokerstore[rocksdb]'"
+    ran = run("info", store, "--json")
+    assert (ran.code, ran.json["timers"], ran.json["problems"]) == (0, None, [])
+    assert f"no timers: {missing}" in ran.talk and f"no transactions: {missing}" in ran.talk
+    for command in ("ls", "stats", "verify"):
+        ran = run(command, store, "--json")
+        assert (ran.code, "timers" in ran.json) == (0, False)
+        assert f"no timers: {missing}" in ran.talk
+    assert "rocksdbstore: not read" in run("verify", store).out
+    ran = run("transactions", store)
+    assert (ran.code, ran.out) == (1, "") and missing in ran.talk
+    ran = run("copy", store, "--to", tmp_path / "new", "--topic", "MixPlain", "--json")
+    check_schema("copy", ran.json)
+    assert set(ran.json["not_copied"].values()) == {None} and "not counted: what waits for these topics" in ran.talk
+    assert run("copy", store, "--to", tmp_path / "all", "--all").code == 0
 
 
 def test_open_transactions_in_rocksdb_are_listed_with_their_checks(tmp_path: Path) -> None:

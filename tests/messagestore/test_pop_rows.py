@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from messagestore.rocksdb import pop_rows
+from messagestore import MessageStore
 from messagestore.rocksdb.database import can_read, new_database
-from messagestore.rocksdb.pop_rows import PopRow, stored_pop_rows
+from messagestore.rocksdb.pop_rows import PopRow, stored_pop_rows, write_pop_rows
 from storageio import REAL_DISK, StoreCorrupt
 from tests.archives import unpack
 from tests.brokerstore.tool import run
@@ -69,12 +70,38 @@ def test_a_copy_of_other_topics_has_no_rows(store: Path) -> None:
 
 
 def test_without_the_package_a_copy_reports_what_it_lacks(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest is complete; an operator learns what is missing and why."""
-    monkeypatch.setattr(pop_rows, "can_read", lambda: False)
-    monkeypatch.setattr("messagestore.rocksdb.database.can_read", lambda: False)
+    """The rest is complete; an operator or a program learns what is missing and why."""
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
     ran = run("copy", store, "--to", store.with_name("copy"), "--all")
     assert ran.code == 0 and "not copied: kvStore, which needs the extra rocksdb" in ran.talk
     assert not (store.with_name("copy") / "kvStore").exists()
+    with MessageStore.open(store, "r") as opened:
+        assert opened.copy_topics(store.with_name("other")).unread == ["kvStore"]
+
+
+def test_without_the_package_what_is_not_shown_is_named(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No answer takes unread rows for none, and the folder has no problem."""
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
+    for command in ("ls", "stats"):
+        ran = run(command, store, "--json")
+        assert (ran.code, "pop" in ran.json) == (0, False)
+        assert "no lag of POP consumers: rocksdict is not installed: pip install 'brokerstore[rocksdb]'" in ran.talk
+    ran = run("verify", store)
+    assert ran.code == 0 and "kvStore: not read: pop consumer state (RocksDB)" in ran.out
+
+
+def test_verify_reads_the_rows_and_counts_those_after_the_end_of_their_queue(store: Path) -> None:
+    """A broker drops such a row later, or delivers the message that it stores there until then."""
+    assert [one["kind"] for one in run("verify", store, "--json").json["notes"]] == []
+    rows = stored_pop_rows(REAL_DISK, str(store))
+    _, queue_id, offset = max((row.queue_offset, row.queue_id, row.queue_offset) for row in rows)
+    key = (1 << 42).to_bytes(8, "big") + b"G_pop@PopTopic@" + queue_id.to_bytes(4, "big") + b"@" + bytes(8)
+    value = VALUE | {"topicId": "PopTopic", "groupId": "G_pop", "queueId": queue_id, "offset": offset + 1000}
+    shutil.rmtree(store / "kvStore")
+    write_pop_rows(REAL_DISK, str(store), [*rows, PopRow("PopTopic", "G_pop", 0, 0, 0, key, json.dumps(value).encode())])
+    ran = run("verify", store, "--json")
+    [found] = [one for one in ran.json["notes"] if one["kind"] == "pop_ahead"]
+    assert (ran.code, found["found"]) == (0, "1 row after the end of the queue")
 
 
 @pytest.mark.parametrize(
@@ -96,3 +123,7 @@ def test_an_unknown_row_is_refused(store: Path, value: bytes) -> None:
     assert run("copy", store, "--to", store.with_name("copy"), "--all").code == 1
     assert not store.with_name("copy").exists()
     assert run("ls", store).code == 1
+    found = run("verify", store, "--json")
+    assert (found.code, [one["kind"] for one in found.json["problems"]]) == (1, ["unreadable"])
+    planned = run("recover", store, "--json").json["plan"]
+    assert "put a copy in its place" in planned["unrepaired"][0]["advice"]

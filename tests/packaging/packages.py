@@ -67,7 +67,7 @@ PUBLIC_MODULES: dict[str, str] = {
         deleted_topics derive.cross_check derive.kinds dledger derive.kinds.extended derive.kinds.ordinary
         derive.kinds.scheduled derive.rebuild derive.walk differences engine excluded_topics folder folder_contents
         index_hint paths property_names read.beside_writer read.decoded read.key_search repair.config_check
-        repair.rebuild_store repair.recover repair.rocksdb_check repair.verification rocksdb.database rocksdb.pop_rows
+        repair.rebuild_store repair.recover repair.rocksdb_check repair.verification rocksdb.database
         rocksdb.queues rocksdb.store_rows shared.aio shared.news shared.store sidecar store_settings swap timers.check
         timers.layout timers.pending timers.wheel write.admission write.durations
     """,

@@ -94,7 +94,7 @@ def _beside_log(report: LogReport, folder: RocketmqFolder) -> None:
     for finding in chain(
         timer_findings(REAL_DISK, path, folder.files(), None),
         config_findings(REAL_DISK, path, ends, ()),
-        part_findings(REAL_DISK, path, folder.files()),
+        part_findings(REAL_DISK, path, folder.files(), None if folder.is_in_use else ends),
         compaction_findings(REAL_DISK, path, is_in_use=folder.is_in_use),
     ):
         report.add(finding)

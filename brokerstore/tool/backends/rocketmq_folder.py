@@ -16,7 +16,7 @@ from brokerstore.identify import FolderKind
 from commitlog import whole_end
 from commitlog.walk import LogFiles, Piece, Step
 from messagestore.folder import FolderFacts
-from storageio import REAL_DISK, InvalidMessage, StoreCorrupt, UnknownStore
+from storageio import REAL_DISK, InvalidMessage, MissingExtra, StoreCorrupt, StoreError, UnknownStore
 from storageio.ahead import one_ahead
 from storebytes.finding import Finding
 
@@ -177,6 +177,12 @@ class RocketmqFolder:
         if finding.is_problem:
             self.problems.append(finding)
             print_line(f"brokerstore: {problem_text(finding)}")
+
+    def add_unreadable(self, what: str, error: StoreError) -> None:
+        """Report what is not shown because it cannot be read; a missing package is no problem of the folder."""
+        if not isinstance(error, MissingExtra):
+            self.problems.append(Finding(self.facts.path, 0, "unreadable", what, str(error)))
+        print_line(f"brokerstore: no {what}: {error}")
 
     def pieces(self, files: LogFiles, *, is_whole: bool = True) -> Iterator[Piece]:
         """Iterate over runs of good records; damage is reported and skipped.

@@ -13,7 +13,7 @@ from brokerstore.identify import FolderKind
 from consumequeue import queue_folders
 from indexfile import PAUSES_S, IndexFile, index_paths
 from messagestore.folder import FolderFacts
-from storageio import REAL_DISK, StoreCorrupt, StoreError, UnsupportedFormat
+from storageio import REAL_DISK, MissingExtra, StoreCorrupt, StoreError, UnsupportedFormat
 from storebytes.finding import Finding
 
 from ..codes import CLEAN, PROBLEM
@@ -40,14 +40,14 @@ def info(folder: RocketmqFolder) -> Answer:
     facts = _log_facts(folder)
     if folder.facts.is_store:
         for name, read in _PARTS.items():
-            facts[name] = _try(read, folder.facts, problems)
+            facts[name] = _try(name, read, folder.facts, problems)
         if facts["transactions"] is None:  # they are not in RocksDB
             del facts["transactions"]
         if folder.facts.contents.has_dledger_log:
-            facts["dledger"] = _try(peer_facts, folder.facts, problems)
+            facts["dledger"] = _try("dledger", peer_facts, folder.facts, problems)
     elif target.kind is FolderKind.ROCKSDB:
-        facts["timers"] = _try(in_wheel, folder.facts, problems)
-        facts["parts"] = _try(_parts, folder.facts, problems)
+        facts["timers"] = _try("timers", in_wheel, folder.facts, problems)
+        facts["parts"] = _try("parts", _parts, folder.facts, problems)
     if target.broker_file is not None:
         facts["differences"] = _differences(folder)
     facts["problems"] = [problem_json(problem) for problem in problems]
@@ -67,14 +67,16 @@ def _differences(folder: RocketmqFolder) -> list[dict[str, Any]]:
     return [one._asdict() for one in config_differences(folder.facts.path, folder.target.broker_file or {}, REAL_DISK)]
 
 
-def _try(read: Callable[[FolderFacts], Any], folder: FolderFacts, problems: list[Finding]) -> Any:
-    """Return a part, or None with a problem if it cannot be read."""
+def _try(name: str, read: Callable[[FolderFacts], Any], folder: FolderFacts, problems: list[Finding]) -> Any:
+    """Return a part, or None with a problem if it cannot be read; a missing package is no problem of the folder."""
     try:
         return read(folder)
     except StoreCorrupt as error:
         problems.append(Finding(error.file, error.offset, "unreadable", str(error.expected), f"{error.reason}: {error.found}"))
     except UnsupportedFormat as error:
         problems.append(Finding(error.file, error.offset or 0, UNSUPPORTED, error.supported, f"{error.what} {error.found}"))
+    except MissingExtra as error:
+        print_line(f"brokerstore: no {name}: {error}")
     except StoreError as error:
         problems.append(Finding(folder.path, 0, "unreadable", "a readable file", str(error)))
     return None
@@ -201,7 +203,7 @@ def _part_texts(facts: dict[str, Any]) -> dict[str, object]:
         role = "leader" if peer["was_leader"] else f"follower of {peer['leader']}" if peer["leader"] else "unknown role"
         behind = "" if not peer["uncommitted"] else f", {peer['uncommitted']} of them behind the committed index"
         texts["DLedger"] = f"peer {peer['name']}, {role} in term {peer['term']}; entries up to {peer['last_index']}{behind}"
-    for use, title in (("kept", "Not read"), ("unsupported", "Unsupported")):
+    for use, title in (("kept", "Not changed"), ("unsupported", "Unsupported")):
         names = [f"{part['name']} ({part['what']})" for part in facts.get("parts") or () if part["use"] == use]
         if names:
             texts[title] = ", ".join(names)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from storageio import REAL_DISK, DiskError, StoreError
-from storebytes.finding import Finding
 
 from ..output import Table, count_text, print_line, table_time
 from .rocketmq_folder import RocketmqFolder
@@ -14,7 +13,7 @@ KEYS = ("topic", "group", "ready", "unacknowledged", "next_revive_ms")
 Row = dict[str, Any]
 
 
-def pop_rows(folder: RocketmqFolder) -> list[Row]:
+def pop_rows(folder: RocketmqFolder, *, with_rocksdb: bool = True) -> list[Row]:
     """Return the lag of each group by topic; empty without POP consumers. An unreadable state is added as a problem."""
     from messagestore.broker.services.pop_state import read_pop_state
 
@@ -23,12 +22,11 @@ def pop_rows(folder: RocketmqFolder) -> list[Row]:
         return []
     try:
         with folder.queues() as queues:
-            found = read_pop_state(REAL_DISK, facts.path, folder.files(), queues)
+            found = read_pop_state(REAL_DISK, facts.path, folder.files(), queues, with_rocksdb=with_rocksdb)
     except DiskError:
         raise
     except StoreError as error:
-        folder.problems.append(Finding(facts.path, 0, "unreadable", "state of POP consumers", str(error)))
-        print_line(f"brokerstore: no lag of POP consumers: {error}")
+        folder.add_unreadable("lag of POP consumers", error)
         return []
     if found.unreadable:
         print_line(f"brokerstore: {count_text(found.unreadable, 'message')} of POP consumers' state could not be read")

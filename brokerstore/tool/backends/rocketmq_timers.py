@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from storageio import REAL_DISK, DiskError, StoreError
-from storebytes.finding import Finding
 
 from ..output import Table, count_text, print_line, table_time, time_text
 from .rocketmq_folder import RocketmqFolder
@@ -63,8 +62,7 @@ def pending(folder: RocketmqFolder) -> PendingTimers | None:
     except DiskError:
         raise
     except StoreError as error:
-        folder.problems.append(Finding(facts.path, 0, "unreadable", "timer files", str(error)))
-        print_line(f"brokerstore: no timers: {error}")
+        folder.add_unreadable("timers", error)
         return None
     if found.unreadable:
         text = f"{count_text(found.unreadable, 'timer')} without a message in the log"

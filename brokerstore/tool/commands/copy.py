@@ -58,8 +58,7 @@ def copy(
     from brokerstore.identify import FolderKind
     from brokerstore.write_target import check_write_target
     from messagestore.compaction import compacted_queues
-    from messagestore.folder_contents import POP_STORE
-    from messagestore.rocksdb.database import EXTRA, can_read
+    from messagestore.rocksdb.database import EXTRA
 
     backend.require_index_layout(has_rocksdb=True)
     check_write_target(new, FolderKind.ROCKETMQ)
@@ -71,11 +70,9 @@ def copy(
         total = sum(store.max_offset(topic, queue_id) for topic in chosen for queue_id in store.queue_ids(topic))
         with progress("copy", total, quiet=quiet, is_bytes=False) as advance, _named_topic(chosen), _whole_or_nothing(new):
             done = store.copy_topics(new, None if every else chosen, config, progress=advance)
-        waiting = dict.fromkeys(WAITING, 0) if every else _waiting(backend, store, chosen)
-    if backend.facts.contents.has_rocksdb(POP_STORE) and not can_read():
-        print_line(
-            f"brokerstore: not copied: {POP_STORE}, which needs the extra {EXTRA} and tells what POP consumers have in hand"
-        )
+        waiting = _waiting(backend, store, chosen) if not every else dict.fromkeys(WAITING, 0)
+    for name in done.unread:
+        print_line(f"brokerstore: not copied: {name}, which needs the extra {EXTRA} and tells what POP consumers have in hand")
     if backend.is_in_use and compacted_queues(REAL_DISK, backend.facts.path):
         print_line("brokerstore: not copied: compacted files, which a broker replaces; it makes them again from the copied log")
     facts = {"topics": done.topics, "messages": done.messages, "groups": done.groups, "not_copied": waiting} | incomplete
@@ -86,18 +83,21 @@ def copy(
     return show(Answer(facts, text, next_steps=[step] if len(text) > 1 else ()), as_json)
 
 
-def _waiting(backend: RocketmqFolder, store: MessageStore, chosen: list[str]) -> dict[str, int]:
-    """Count what waits for the chosen topics in topics of the broker that are not chosen."""
+def _waiting(backend: RocketmqFolder, store: MessageStore, chosen: list[str]) -> dict[str, int | None]:
+    """Count what waits for the chosen topics in topics of the broker that are not chosen; None is not known."""
     from commitlog.topic_names import HALF_TOPIC, SCHEDULE_TOPIC
     from messagestore.broker.services.pop_state import REVIVE_PREFIX
     from messagestore.broker.services.waiting_delays import waiting_delays
-    from messagestore.rocksdb.pop_rows import stored_pop_rows
+    from messagestore.rocksdb.database import EXTRA, can_read
     from messagestore.timers.layout import TIMER_TOPIC
 
     from ..backends.rocketmq_pop import pop_rows
     from ..backends.rocketmq_timers import pending
 
-    found = dict.fromkeys(WAITING, 0)
+    if backend.facts.contents.has_rocksdb_rows and not can_read():
+        print_line(f"brokerstore: not counted: what waits for these topics, which needs the extra {EXTRA}")
+        return dict.fromkeys(WAITING)
+    found: dict[str, int | None] = dict.fromkeys(WAITING, 0)
     if SCHEDULE_TOPIC not in chosen:
         found["delayed"] = sum(count for topic, count in waiting_delays(store.engine).items() if topic in chosen)
     timers = pending(backend) if TIMER_TOPIC not in chosen else None
@@ -106,8 +106,8 @@ def _waiting(backend: RocketmqFolder, store: MessageStore, chosen: list[str]) ->
     if HALF_TOPIC not in chosen:
         found["transactions"] = sum(half.topic in chosen for half in store.undecided_transactions())
     if TIMER_TOPIC not in chosen or not any(topic.startswith(REVIVE_PREFIX) for topic in chosen):
-        copied = sum(row.topic in chosen for row in stored_pop_rows(REAL_DISK, backend.facts.path))  # they need no topic
-        found["unacknowledged"] = sum(row["unacknowledged"] for row in pop_rows(backend) if row["topic"] in chosen) - copied
+        rows = pop_rows(backend, with_rocksdb=False)  # those in RocksDB need no topic: they were copied
+        found["unacknowledged"] = sum(row["unacknowledged"] for row in rows if row["topic"] in chosen)
     return found
 
 

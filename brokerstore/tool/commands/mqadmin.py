@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ..backends import Folder
-from ..options import JSON, OFFSET, POSITIVE, TARGET_OPTIONS, TEXT, TIME, store_command
+from ..options import JSON, OFFSET, POSITIVE, TARGET_OPTIONS, TEXT, TIME, OneValueCommand, store_command
 from ..output import show
 from .decode_id import decode_id
 from .dump import dump
@@ -41,7 +41,7 @@ def _alias(name: str, command: click.Command, *options: click.Option) -> click.C
         return callback(**defaults | given)
 
     shared = [param for param in command.params if param.name in _SHARED]
-    return click.Command(name, params=[*shared, *options], callback=run, hidden=True)
+    return OneValueCommand(name, params=[*shared, *options], callback=run, hidden=True)
 
 
 def _default(param: click.Parameter) -> object:

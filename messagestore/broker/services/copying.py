@@ -18,14 +18,14 @@ from commitlog import LogPaths, PutStatus
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK
 from commitlog.topic_names import HALF_TOPIC, SCHEDULE_TOPIC, is_virtual_topic
 from commitlog.walk import LogFiles
-from storageio import InvalidMessage, PutRejected
+from storageio import InvalidMessage, MissingExtra, PutRejected
 
 from ...compaction import copy_compacted
 from ...derive.kinds import is_dispatched
-from ...folder_contents import queues_databases
+from ...folder_contents import POP_STORE, queues_databases
 from ...property_names import TRANSACTION_GROUP
 from ...rocksdb.database import open_database
-from ...rocksdb.pop_rows import stored_pop_rows, write_pop_rows
+from ...rocksdb.pop_rows import PopRow, stored_pop_rows, write_pop_rows
 from ...rocksdb.queues import last_ends
 from ...timers.layout import TIMER_TOPIC
 from ...timers.rebuild_timers import rebuild_timers
@@ -54,11 +54,15 @@ _TABLES = (
 
 
 class Copied(NamedTuple):
-    """A report of what was copied."""
+    """A report of what was copied.
+
+    `unread` names parts of the folder that the copy lacks, because the package that reads them is missing.
+    """
 
     messages: int
     topics: list[str]
     groups: list[str]
+    unread: list[str]
 
 
 class CopyClock:
@@ -112,7 +116,8 @@ def copy_topics(
         write_pop_rows(target.disk, target.paths.root, rows)
     if not is_used_by_broker(source):
         copy_compacted(source.disk, source.paths.root, target.paths.root, requested)
-    return Copied(count, requested, _copy_groups(source, target, requested, progress_before, every=topics is None))
+    groups = _copy_groups(source, target, requested, progress_before, every=topics is None)
+    return Copied(count, requested, groups, progress_before.unread)
 
 
 def check_topics(source: StoreParts, topics: Iterable[str]) -> None:
@@ -152,7 +157,12 @@ class _Progress:
         self.offsets = source.consumer_offsets()
         self.document = self.offsets.document()
         # after the offsets: of a running broker, a message that is taken now comes twice, and none is lost
-        self.pop_rows = stored_pop_rows(source.disk, source.paths.root)
+        self.pop_rows: list[PopRow] = []
+        self.unread: list[str] = []
+        try:
+            self.pop_rows = stored_pop_rows(source.disk, source.paths.root)
+        except MissingExtra:
+            self.unread.append(POP_STORE)
         self.halves_from = self.offsets.get(HALF_TOPIC, TRANSACTION_GROUP, 0) or 0
 
 

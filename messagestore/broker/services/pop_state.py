@@ -69,10 +69,15 @@ class _Checkpoint(NamedTuple):
     revive_ms: int
 
 
-def read_pop_state(disk: Disk, root: str, files: LogFiles, queues: ConsumeQueues) -> PopState:
-    """Return the lag of every group in POP mode; empty for a store whose consumers never used it."""
+def read_pop_state(
+    disk: Disk, root: str, files: LogFiles, queues: ConsumeQueues, *, with_rocksdb: bool = True
+) -> PopState:  # fmt: skip
+    """Return the lag of every group in POP mode; empty for a store whose consumers never used it.
+
+    Without `with_rocksdb` only messages count as unacknowledged. Raises `MissingExtra` without the package that reads RocksDB.
+    """
     config = os.path.join(root, "config")
-    modes, rows = RequestModes(disk, config), stored_pop_rows(disk, root)
+    modes, rows = RequestModes(disk, config), stored_pop_rows(disk, root) if with_rocksdb else []
     if not rows and not modes.pop_groups() and not any(topic.startswith(REVIVE_PREFIX) for topic in queues.topics()):
         return PopState([], 0)  # no other file is read
     offsets = offsets_table(disk, config)
