@@ -395,7 +395,7 @@ def test_a_message_sent_back_is_redelivered_or_becomes_a_dead_letter(served: Ser
     assert dead.properties["RETRY_TOPIC"] == "T"
 
 
-def test_a_client_may_ask_for_more_retries_than_its_group_has(served: Served) -> None:
+def test_a_client_can_set_more_retries_than_its_group_has(served: Served) -> None:
     """The group's setting, 16, is for clients that name no number, as in a broker; those of RocketMQ 3 do not."""
     served.store.put(Message("T", b"0", queue_id=0, reconsume_times=17))
     fields = {"group": "g", "offset": "0", "delayLevel": "3", "originTopic": "T"}
