@@ -83,6 +83,7 @@ public class Scenarios extends Common {
         for (Method each : found.getClass().getMethods()) {  // clients of RocketMQ 3 have the group's setting
             if (each.getName().equals("setMaxReconsumeTimes")) each.invoke(found, 1);
         }
+        found.setInstanceName(Long.toString(ProcessHandle.current().pid()));  // broadcasting ones would share a file of offsets
         if (group.equals("all")) found.setMessageModel(MessageModel.BROADCASTING);
         if (group.equals("fifo")) {
             found.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
