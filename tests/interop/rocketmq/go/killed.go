@@ -85,7 +85,7 @@ func produce(topic, kind string, count int) {
 
 type quarters struct{}
 
-// ExecuteLocalTransaction commits two of four messages, rolls one back, and leaves one to the check, as those whose decision is lost.
+// ExecuteLocalTransaction commits two of four messages, rolls one back, and leaves one to the check, as a lost decision does.
 func (quarters) ExecuteLocalTransaction(one *primitive.Message) primitive.LocalTransactionState {
 	number, err := strconv.Atoi(string(one.Body))
 	switch {
@@ -106,8 +106,8 @@ func (quarters) CheckLocalTransaction(one *primitive.MessageExt) primitive.Local
 }
 
 func produceTransactions(topic string, count int) {
-	made := must(rocketmq.NewTransactionProducer(quarters{}, producer.WithNsResolver(resolver()), producer.WithGroupName("go-"+topic),
-		producer.WithSendMsgTimeout(20*time.Second)))
+	made := must(rocketmq.NewTransactionProducer(quarters{}, producer.WithNsResolver(resolver()),
+		producer.WithGroupName("go-"+topic), producer.WithSendMsgTimeout(20*time.Second)))
 	check(made.Start())
 	for number := 0; number < count; number++ {
 		text := strconv.Itoa(number) + map[bool]string{true: "R"}[number%4 == 1]
@@ -123,10 +123,11 @@ func produceTransactions(topic string, count int) {
 	waitForEndOfInput() // the server asks as long as the test waits
 }
 
-// consume runs until the input ends: what ends as `fails` fails each time, group `fifo` in order, group `all` everything.
+// consume runs until the input ends: what ends as `fails` fails each time; group `fifo` in order, group `all` everything.
 func consume(topic, group string, tag, fails string) {
-	options := []consumer.Option{consumer.WithNsResolver(resolver()), consumer.WithGroupName(group), consumer.WithMaxReconsumeTimes(1),
-		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset), consumer.WithConsumerOrder(group == "fifo"),
+	options := []consumer.Option{consumer.WithNsResolver(resolver()), consumer.WithGroupName(group),
+		consumer.WithMaxReconsumeTimes(1), consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
+		consumer.WithConsumerOrder(group == "fifo"),
 		consumer.WithInstance(strconv.Itoa(os.Getpid()))}
 	if group == "all" {
 		options = append(options, consumer.WithConsumerModel(consumer.BroadCasting))

@@ -35,8 +35,8 @@ public final class GrpcClient {
     private static synchronized void print(String format, Object... values) { System.out.printf(format + "%n", values); }
 
     private static void show(MessageView view) {
-        print("{\"body\": \"%s\", \"group\": \"%s\", \"attempt\": %d, \"tag\": \"%s\", \"colour\": \"%s\", \"now_s\": %.3f}", text(view),
-            view.getMessageGroup().orElse(""), view.getDeliveryAttempt(), view.getTag().orElse(""),
+        print("{\"body\": \"%s\", \"group\": \"%s\", \"attempt\": %d, \"tag\": \"%s\", \"colour\": \"%s\", \"now_s\": %.3f}",
+            text(view), view.getMessageGroup().orElse(""), view.getDeliveryAttempt(), view.getTag().orElse(""),
             view.getProperties().getOrDefault("colour", ""), System.currentTimeMillis() / 1000.0);
     }
 
@@ -146,7 +146,11 @@ public final class GrpcClient {
         }
     }
 
-    /** Send numbers, each until it is acknowledged; `R` behind a number is rolled back.  After kills a producer may not end its close. */
+    /**
+     * Send numbers, each until it is acknowledged; `R` behind a number is rolled back.
+     *
+     * The producer is not closed: after kills that may not end.
+     */
     private static void produce(String topic, String kind, int count) throws Exception {
         Producer producer = producer(topic);
         for (int number = 0; number < count; number++) {

@@ -14,7 +14,9 @@ public class Newer extends Scenarios {
     static void sendBatches(DefaultMQProducer producer, String topic, int count) throws Exception {
         for (int first = 0; first < count; first += PART) {
             List<Message> part = new ArrayList<>();
-            for (int number = first; number < Math.min(count, first + PART); number++) part.add(new Message(topic, text(number)));
+            for (int number = first; number < Math.min(count, first + PART); number++) {
+                part.add(new Message(topic, text(number)));
+            }
             retried(() -> acknowledged(producer.send(part)));
             for (int number = first; number < first + part.size(); number++) print("{\"sent\": %d}", number);
         }

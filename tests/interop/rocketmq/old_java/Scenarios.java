@@ -12,7 +12,11 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
 
-/** Scenarios of `python_client_driver.py` that a server's kills interrupt, with clients of any version: Scenarios SCENARIO ADDRESS ... */
+/**
+ * Scenarios of `python_client_driver.py` that a server's kills interrupt, with clients of any version.
+ *
+ * Arguments: SCENARIO ADDRESS TOPIC, and those of `produce` or `consume`.
+ */
 public class Scenarios extends Common {
     static final int GROUPS = 5, DELAY_LEVEL = 2, DELAY_S = 5;
 
@@ -77,29 +81,35 @@ public class Scenarios extends Common {
         while (System.in.read() >= 0) { }
     }
 
-    /** Consume until the input ends: what ends as `fails` fails each time, group `fifo` in order, group `all` everything. */
+    /** Consume until the input ends: what ends as `fails` fails each time; group `fifo` in order, group `all` everything. */
     static void consume(String topic, String group, String tag, String fails) throws Exception {
+        retried(() -> started(topic, group, tag, fails));
+        waitForEndOfInput();
+    }
+
+    static DefaultMQPushConsumer started(String topic, String group, String tag, String fails) throws Exception {
         DefaultMQPushConsumer found = consumer(group, topic, tag);
+        // Broadcasting clients would share a file of offsets, and one that could not start keeps its name.
+        found.setInstanceName(ProcessHandle.current().pid() + "-" + System.nanoTime());
         for (Method each : found.getClass().getMethods()) {  // clients of RocketMQ 3 have the group's setting
             if (each.getName().equals("setMaxReconsumeTimes")) each.invoke(found, 1);
         }
-        found.setInstanceName(Long.toString(ProcessHandle.current().pid()));  // broadcasting ones would share a file of offsets
         if (group.equals("all")) found.setMessageModel(MessageModel.BROADCASTING);
         if (group.equals("fifo")) {
             found.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
-                messages.forEach(one -> show(one));
+                messages.forEach(Scenarios::show);
                 return ConsumeOrderlyStatus.SUCCESS;
             });
         } else {
             found.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-                messages.forEach(one -> show(one));
+                messages.forEach(Scenarios::show);
                 context.setDelayLevelWhenNextConsume(1);
                 boolean isFailed = new String(messages.get(0).getBody()).endsWith(fails);
                 return isFailed ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
             });
         }
         found.start();
-        waitForEndOfInput();
+        return found;
     }
 
     static void show(MessageExt one) {
