@@ -190,7 +190,8 @@ live-night: $(VENV)/.kernels $(VENV)/.dev
 		BROKERSTORE_KILLS=$(or $(KILLS),20) nice -n 19 $(RUN) -m pytest -s tests/interop/rocketmq/test_replication.py \
 		tests/interop/rocketmq/test_served_clients.py tests/interop/rocketmq/test_served_consumers.py \
 		tests/interop/rocketmq/test_served_pop.py tests/interop/rocketmq/test_killed_server.py \
-		tests/interop/rocketmq/test_killed_server_of_java.py
+		tests/interop/rocketmq/test_killed_server_of_java.py tests/interop/rocketmq/test_killed_server_of_remoting.py \
+		tests/interop/rocketmq/test_java5_client.py tests/interop/rocketmq/test_node_client.py
 	@BROKERSTORE_FRAMES=$(or $(FRAMES),1000000) nice -n 19 $(RUN) -m pytest -s tests/rocketlink/test_hostile_clients.py \
 		tests/rocketlink/test_hostile_grpc.py
 	@for target in remoting_frames replication_frames served_requests grpc_requests; do \

@@ -22,9 +22,9 @@ from .progress import Progress
 from .running_flags import Flag, RunningFlags
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
-POLL_S = 0.001  # while records arrive
+POLL_S = 0.004  # while records arrive
 IDLE_S = 0.05  # when none arrived for a while
-BUSY_ROUNDS = 200
+BUSY_ROUNDS = 50
 RETRY_S = 0.2  # between attempts on a full disk
 NEVER = 1 << 62
 
@@ -92,7 +92,7 @@ class DispatchService:
         self.reached = DispatchSnapshot(self.last_record_offset, UNKNOWN if total is None else total)
 
     def nudge(self) -> None:
-        """Make the thread dispatch soon.  A busy dispatcher polls every millisecond anyway."""
+        """Make the thread dispatch soon.  A busy dispatcher polls every few milliseconds anyway."""
         if self.is_idle:
             self.wake()
 
@@ -175,6 +175,8 @@ class DispatchService:
         self._gate.is_idle = False
         pause_s = self._round_safely(self._quiet_rounds + 1)
         self._quiet_rounds = self._quiet_rounds + 1 if pause_s else 0
+        if not pause_s and self.position >= self._limit():
+            pause_s = POLL_S
         self._gate.set_idle(pause_s == IDLE_S or self._is_awaited())
         if self._gate.is_idle and pause_s == POLL_S and self.position < self._limit():  # put before the flag was set
             return 0.0

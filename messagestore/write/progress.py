@@ -20,26 +20,38 @@ class Progress:
     def __init__(self) -> None:
         """Create it with a count of 0."""
         self._guard = threading.Lock()
-        self._sleepers: list[Wakeup] = []
+        self._wakes: list[Callable[[], None]] = []
         self.count = 0
-        self.before_wait: Callable[[], None] | None = None  # called by each waiter when it begins to wait
+        self.before_wait: Callable[[], None] | None = None  # called when somebody begins to wait
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a thread waits for the next step."""
-        return bool(self._sleepers)
+        """Whether somebody waits for the next step."""
+        return bool(self._wakes)
 
     def notify(self) -> None:
         """Count one step and wake the waiters."""
         with self._guard:
             self.count += 1
-            for sleeper in self._sleepers:
-                sleeper.set()
+            for wake in self._wakes:
+                wake()
 
     def recheck(self) -> None:
         """Let the waiters check their conditions again. Takes no lock, so a signal handler may call it."""
-        for sleeper in list(self._sleepers):
-            sleeper.set()
+        for wake in list(self._wakes):
+            wake()
+
+    def add(self, wake: Callable[[], None]) -> None:
+        """Call a function at each step, in the thread that reports it, until `remove`; `count` tells of earlier steps."""
+        with self._guard:
+            self._wakes.append(wake)
+        if self.before_wait is not None:
+            self.before_wait()
+
+    def remove(self, wake: Callable[[], None]) -> None:
+        """Call a function no more."""
+        with self._guard:
+            self._wakes.remove(wake)
 
     def wait(self, seen: int, timeout_s: float | None) -> bool:
         """Wait until the count differs from `seen`; return False after the timeout."""
@@ -51,10 +63,7 @@ class Progress:
             return True
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         sleeper = Wakeup()
-        with self._guard:
-            self._sleepers.append(sleeper)
-        if self.before_wait is not None:
-            self.before_wait()
+        self.add(sleeper.set)
         try:
             while not is_so():
                 left = POLL_S if deadline is None else min(POLL_S, deadline - time.monotonic())
@@ -63,5 +72,4 @@ class Progress:
                 sleeper.wait(left)
             return True
         finally:
-            with self._guard:
-                self._sleepers.remove(sleeper)
+            self.remove(sleeper.set)

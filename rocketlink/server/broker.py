@@ -30,7 +30,6 @@ LOG = logging.getLogger(f"brokerstore.{__name__}")
 CLUSTER, NAME = "DefaultCluster", "brokerstore"
 HOUSEKEEPING_S = 1.0
 CHECK_TRANSACTIONS_S = 30.0
-PROGRESS_WAIT_S = 0.5
 WAKE_PAUSE_S = 0.001
 START_TIMEOUT_S = 10.0
 SECOND_PORT_STEP = 2
@@ -91,7 +90,7 @@ class BrokerServer(Closing):
         self.names_port: int = ports[-1]
         self.address = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
         identity = Identity(cluster, name, self.address, self._ha.port)
-        self._requests = Requests(store, identity, self._call_soon, hosts, lambda: self._watcher.wake())
+        self._requests = Requests(store, identity, self._call_soon, hosts, self._expect)
         self._requests.slaves = lambda: self._ha.slaves
         if self._grpc is not None:
             from ..grpc.service import MessagingService
@@ -101,13 +100,11 @@ class BrokerServer(Closing):
         self._connections.serve(self._requests.handle, self._requests.closed)
         self._progress = engine.progress
         self._seen = self._progress.count
-        self._is_woken = False
+        self._is_expecting = self._is_woken = False
         self._is_started = threading.Event()
         self._thread = BackgroundThread("brokerstore-server", self._run)
-        self._watcher = BackgroundThread("brokerstore-server-progress", self._watch)
         self._thread.start()
         self._is_started.wait(START_TIMEOUT_S)
-        self._watcher.start()
 
     @property
     def is_serving(self) -> bool:
@@ -121,9 +118,6 @@ class BrokerServer(Closing):
 
     def close(self) -> None:
         """Close all connections and ports.  The store stays open."""
-        self._watcher.is_stopping = True
-        self._progress.notify()
-        self._watcher.stop()
         if not self._loop.is_closed():
             with contextlib.suppress(RuntimeError):  # a second call
                 self._loop.call_soon_threadsafe(self._is_closing.set)
@@ -166,6 +160,7 @@ class BrokerServer(Closing):
         try:
             self._loop.run_until_complete(self._serve())
         finally:
+            self._expect_nothing()
             self._loop.close()
             self._thread.is_stopping = True
         return None
@@ -188,14 +183,14 @@ class BrokerServer(Closing):
         if self._grpc is not None:
             await self._grpc.close()
         for _ in range(ACCEPT_TURNS_MAX):  # asyncio loses a client that was accepted and whose connection is not made yet
+            for connection in list(self._connections.all):
+                connection.close("the server was closed")
             accepted = asyncio.all_tasks() - {asyncio.current_task()}
             if not accepted:
                 break
             await asyncio.wait(accepted)
         for server in self._servers:
             server.close()
-        for connection in list(self._connections.all):
-            connection.close("the server was closed")
         await asyncio.sleep(0)
 
     def _call_soon(self, function: Callable[[], None]) -> None:
@@ -203,20 +198,19 @@ class BrokerServer(Closing):
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function)
 
-    def _watch(self) -> float | None:
-        """Wake waiting requests when a message was dispatched; sleep until one waits.
+    def _expect(self) -> None:
+        """Let the next messages that are dispatched wake the loop, because a request waits for one."""
+        if not self._is_expecting:
+            self._is_expecting = True
+            self._progress.add(self._progressed)
+            if self._progress.count != self._seen:
+                self._progressed()
 
-        Then pause: each of many messages would else wake the dispatcher, this thread and the loop, which share an interpreter.
-        """
-        if not (self._requests.is_awaited or (self._messaging is not None and self._messaging.receiving.is_awaited)):
-            return None
-        if not self._progress.wait(self._seen, PROGRESS_WAIT_S):
-            return 0.0
-        self._seen = self._progress.count
-        if not self._is_woken and not self._watcher.is_stopping:
+    def _progressed(self) -> None:
+        """Wake waiting requests, from any thread."""
+        if not self._is_woken:
             self._is_woken = True
             self._call_soon(self._wake_pulls)
-        return WAKE_PAUSE_S
 
     def _check_transactions(self) -> None:
         try:
@@ -225,11 +219,31 @@ class BrokerServer(Closing):
             LOG.error("transactions were not checked: %s", error)
 
     def _wake_pulls(self) -> None:
-        self._is_woken = False
+        """Answer requests that waited for a message or long enough.
+
+        Those that wait on pause: each of many messages would else wake the dispatcher and the loop, which share an interpreter.
+        """
+        self._expect_nothing()
+        self._is_woken, self._seen = False, self._progress.count
         with contextlib.suppress(StoreClosed):
             self._requests.wake()
             if self._messaging is not None:
                 self._messaging.wake()
+            if self._is_awaited:
+                self._loop.call_later(WAKE_PAUSE_S, self._expect_again)
+
+    @property
+    def _is_awaited(self) -> bool:
+        return self._requests.is_awaited or (self._messaging is not None and self._messaging.receiving.is_awaited)
+
+    def _expect_again(self) -> None:
+        if self._is_awaited:
+            self._expect()
+
+    def _expect_nothing(self) -> None:
+        if self._is_expecting:
+            self._is_expecting = False
+            self._progress.remove(self._progressed)
 
 
 def _is_loopback(host: str) -> bool:

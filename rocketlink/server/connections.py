@@ -136,9 +136,9 @@ class Connection(asyncio.Protocol):
             encrypted = await asyncio.get_running_loop().start_tls(
                 transport, self, tls, server_side=True, ssl_handshake_timeout=HANDSHAKE_S
             )
-        except OSError as error:  # nobody else learns it
-            LOG.info("client %s: the TLS handshake failed: %s", self.host, error)
-            self.connection_lost(error)
+        except (OSError, asyncio.CancelledError) as error:  # nobody else learns it
+            LOG.info("client %s: the TLS handshake failed: %s", self.host, error or "the connection was closed")
+            self.connection_lost(None)
             return
         assert encrypted is not None
         encrypted.set_write_buffer_limits(high=UNSENT_HIGH)
@@ -216,7 +216,9 @@ class Connection(asyncio.Protocol):
         if not self._is_ended:
             LOG.info("client %s: %s", self.host, reason)
             self._is_ended = True
-            if self._transport is not None:
+            if self._is_encrypting:
+                self._handshake.cancel()
+            elif self._transport is not None:
                 self._transport.abort()
 
     def _pump(self) -> None:

@@ -278,9 +278,8 @@ class Sending:
         group, level = fields.get("group", ""), number(fields, "delayLevel")
         if not is_group_name(group):
             return request.answer(SUBSCRIPTION_GROUP_NOT_EXIST, remark=f"no group can be named {group[:200]!r}")
-        if message.reconsume_times >= number(fields, "maxReconsumeTimes", RETRIES_DEFAULT):
-            level = -1
-        self._engine.retries.send_back(message, group, level)
+        deliveries = number(fields, "maxReconsumeTimes") + 1 if "maxReconsumeTimes" in fields else None
+        self._engine.retries.send_back(message, group, level, deliveries)
         return request.answer(SUCCESS)
 
     def _prepare(self, request: Command, message: Message, producer_group: str) -> Command:

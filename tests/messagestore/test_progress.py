@@ -43,7 +43,7 @@ def test_step_between_the_check_and_the_wait_is_not_missed() -> None:
     progress = Progress()
     answers = iter([False, True])
     assert progress.wait_until(lambda: next(answers), None)
-    assert progress._sleepers == []
+    assert not progress.is_awaited
 
 
 def test_wait_returns_false_at_its_timeout() -> None:
@@ -51,7 +51,7 @@ def test_wait_returns_false_at_its_timeout() -> None:
     progress = Progress()
     assert not progress.wait(0, 0)
     assert not progress.wait(0, 0.001)
-    assert progress._sleepers == []
+    assert not progress.is_awaited
     waiter = threading.Thread(target=progress.wait, args=(0, None))
     waiter.start()
     progress.notify()

@@ -176,3 +176,14 @@ def test_options_are_given_together(tmp_path: Path, files: tuple[Path, Path], ca
         assert main(["serve", str(tmp_path / "s"), "--tls-cert", cert, "--tls-key", wrong]) == 2
         assert f"--tls-key {wrong}" in capsys.readouterr().err
     assert key != other and not (tmp_path / "s").exists()
+
+
+def test_closing_the_server_ends_a_handshake(server: BrokerServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that says nothing does not hold it up."""
+    monkeypatch.setattr(connections, "HANDSHAKE_S", 3600.0)
+    with socket.create_connection(("127.0.0.1", server.port), PATIENCE_S) as silent:
+        until(lambda: server.connections == 1)
+        server.close()
+        assert server.connections == 0
+        with contextlib.suppress(ConnectionResetError):
+            assert silent.recv(1) == b""

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 from rocketmq import (
@@ -27,6 +28,7 @@ from rocketmq import (
 )
 
 IDLE_POLLS = 2
+REQUEST_S = 30  # of a busy machine; the default is 3
 POLL_S = 2
 
 
@@ -71,10 +73,10 @@ def send(configuration: ClientConfiguration, topic: str, begin: str, end: str) -
 
 
 def send_many(configuration: ClientConfiguration, topic: str, count: str) -> None:
-    """Send as fast as the client can, with its asynchronous call."""
+    """Send with the asynchronous call, as long as fewer than 256 are unanswered."""
     one = producer(configuration, topic)
     one.send(message(topic, b"first"))
-    began_s, window = time.monotonic(), threading.Semaphore(256)
+    window = threading.Semaphore(256)
     futures = []
     for number in range(int(count)):
         window.acquire()
@@ -83,13 +85,12 @@ def send_many(configuration: ClientConfiguration, topic: str, count: str) -> Non
         futures.append(future)
     for future in futures:
         future.result()
-    show(rate=int(count) / (time.monotonic() - began_s))
     one.shutdown()
 
 
 def receive(configuration: ClientConfiguration, topic: str, group: str, tag: str = "*", invisible_s: str = "60") -> None:
     """Receive and acknowledge until nothing comes for a while."""
-    one, idle, first_s, count = simple(configuration, group, topic, tag), 0, 0.0, 0
+    one, idle = simple(configuration, group, topic, tag), 0
     while idle < IDLE_POLLS:
         try:
             found = one.receive(32, int(invisible_s))
@@ -98,15 +99,13 @@ def receive(configuration: ClientConfiguration, topic: str, group: str, tag: str
             time.sleep(0.2)
             continue
         idle = 0 if found else idle + 1
-        first_s = first_s or (time.monotonic() if found else 0.0)
         for each in found:
             try:
                 one.ack(each)
             except Exception as error:
                 show(failed=str(error)[:200])
             else:
-                count += 1
-                show(body=each.body.decode(), attempt=each.delivery_attempt, last_s=time.monotonic() - first_s, count=count)
+                show(body=each.body.decode(), attempt=each.delivery_attempt)
     one.shutdown()
 
 
@@ -128,9 +127,9 @@ def hold(configuration: ClientConfiguration, topic: str, group: str, invisible_s
 
 
 class Listener(MessageListener):
-    """Prints what it gets; fails what `fails` names, each time."""
+    """Prints what it gets; fails the bodies for which `fails` is true, each time."""
 
-    def __init__(self, fails: str) -> None:
+    def __init__(self, fails: Callable[[str], bool]) -> None:
         self.fails = fails
         self.last_s = time.monotonic()
         self._guard = threading.Lock()
@@ -140,12 +139,12 @@ class Listener(MessageListener):
         with self._guard:
             self.last_s = time.monotonic()
             show(body=body, group=message.message_group, attempt=message.delivery_attempt, now_s=time.time())
-        return ConsumeResult.FAILURE if body == self.fails else ConsumeResult.SUCCESS
+        return ConsumeResult.FAILURE if self.fails(body) else ConsumeResult.SUCCESS
 
 
 def push(configuration: ClientConfiguration, topic: str, group: str, idle_s: str, fails: str = "") -> None:
     """Consume until nothing comes for a while."""
-    listener = Listener(fails)
+    listener = Listener(lambda body: body == fails)
     one = PushConsumer(configuration, group, listener, {topic: FilterExpression()})
     one.startup()
     while time.monotonic() - listener.last_s < float(idle_s):
@@ -245,13 +244,11 @@ def _transact_one(one: Producer, topic: str, number: int) -> None:
         show(failed=str(error)[:200])
 
 
-def consume(configuration: ClientConfiguration, topic: str, group: str, idle_s: str, tag: str = "*") -> None:
-    """Consume until nothing comes for a while, with the time of each delivery."""
-    listener = Listener("")
-    one = PushConsumer(configuration, group, listener, {topic: FilterExpression(tag)})
+def consume(configuration: ClientConfiguration, topic: str, group: str, tag: str, fails: str) -> None:
+    """Consume until the input ends, with the time of each delivery; what ends as `fails` fails each time."""
+    one = PushConsumer(configuration, group, Listener(lambda body: body.endswith(fails)), {topic: FilterExpression(tag)})
     retried(one.startup)
-    while time.monotonic() - listener.last_s < float(idle_s):
-        time.sleep(0.05)
+    sys.stdin.read()
     one.shutdown()
 
 
@@ -275,4 +272,6 @@ SCENARIOS = {one.__name__: one for one in (send, send_many, receive, hold, push,
 
 if __name__ == "__main__":
     key, _, secret = sys.argv[2].rpartition("@")[0].partition("/")
-    SCENARIOS[sys.argv[1]](ClientConfiguration(sys.argv[2].rpartition("@")[2], Credentials(key, secret)), *sys.argv[3:])
+    SCENARIOS[sys.argv[1]](
+        ClientConfiguration(sys.argv[2].rpartition("@")[2], Credentials(key, secret), request_timeout=REQUEST_S), *sys.argv[3:]
+    )

@@ -13,9 +13,20 @@ from messagestore import MessageStore
 
 from .jvm import SMALL_JVM, prepared
 from .live import MARKS
+from .test_killed_server import (
+    test_delayed_messages_never_come_before_their_time,
+    test_messages_are_delivered_at_least_once,
+    test_messages_of_a_group_stay_in_order,
+    test_messages_that_always_fail_become_dead_letters,
+    test_transactions_keep_their_decision,
+)
 from .test_python_client import Run, Server, bodies, finish, programs, server
 
-__all__ = ["server"]  # the fixture
+__all__ = [
+    "server", "test_delayed_messages_never_come_before_their_time", "test_messages_are_delivered_at_least_once",
+    "test_messages_of_a_group_stay_in_order", "test_messages_that_always_fail_become_dead_letters",
+    "test_transactions_keep_their_decision",
+]  # fmt: skip
 pytestmark = [
     *MARKS,
     pytest.mark.skipif(importlib.util.find_spec("rocketmq") is None, reason="the extra grpc is not installed"),
@@ -31,7 +42,7 @@ def start(server: Server, tmp_path: Path) -> Iterator[Run]:
     except RuntimeError as error:
         pytest.skip(str(error))
     command = ["java", *SMALL_JVM, "-Xmx256m", "-Dfile.encoding=UTF-8", f"-Duser.home={tmp_path}", "-cp", path, "GrpcClient"]
-    with programs(command, server, tmp_path) as run:
+    with programs(command, server.address, tmp_path) as run:
         yield run
 
 

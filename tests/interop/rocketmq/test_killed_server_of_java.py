@@ -24,14 +24,14 @@ from .live import CLIENT_VERSION, KILLS, LIVE, MARKS, deliveries, missing, proce
 from .real_broker import client, until
 
 pytestmark = [
+    pytest.mark.timeout(3600),  # of two, the first counts
     *MARKS,
-    pytest.mark.timeout(3600),
     pytest.mark.skipif(importlib.util.find_spec("rocketmq") is None, reason="the extra grpc is not installed"),
 ]
 QUEUES = 4
 PART = -(-min(LIVE // 5, 10_000) // (KILLS + 1))
 COUNT = PART * (KILLS + 1)
-PATIENCE_S = 300
+PATIENCE_S = 600  # on a busy machine; each wait ends as soon as it can
 LONGEST_WAIT_S = 0.2  # from the begin of a part to the kill; in every other part from its first delivery
 SEED = random.SystemRandom().randrange(1 << 32)
 

@@ -13,7 +13,13 @@ import pytest
 
 from .jvm import CACHES, digest, take_name
 from .live import MARKS
-from .test_killed_server import test_messages_of_a_group_stay_in_order, test_transactions_keep_their_decision
+from .test_killed_server import (
+    test_delayed_messages_never_come_before_their_time,
+    test_messages_are_delivered_at_least_once,
+    test_messages_of_a_group_stay_in_order,
+    test_messages_that_always_fail_become_dead_letters,
+    test_transactions_keep_their_decision,
+)
 from .test_python_client import (
     Run,
     Server,
@@ -34,8 +40,10 @@ from .test_python_client import (
 __all__ = [
     "lines", "server",
     "test_client_signs_its_requests", "test_delayed_message_arrives_at_its_time",
-    "test_held_message_comes_again_after_its_time", "test_message_that_always_fails_becomes_a_dead_letter",
+    "test_delayed_messages_never_come_before_their_time", "test_held_message_comes_again_after_its_time",
+    "test_message_that_always_fails_becomes_a_dead_letter", "test_messages_are_delivered_at_least_once",
     "test_messages_of_a_group_are_consumed_in_order", "test_messages_of_a_group_stay_in_order",
+    "test_messages_that_always_fail_become_dead_letters",
     "test_nothing_acknowledged_is_lost_when_the_server_is_killed", "test_push_consumers_share_a_topic",
     "test_simple_consumer_gets_each_message_once", "test_transactions_are_decided_by_their_producer",
     "test_transactions_keep_their_decision",
@@ -68,7 +76,7 @@ def node_program() -> Path:
 @pytest.fixture
 def start(server: Server, tmp_path: Path) -> Iterator[Run]:
     """Return a function that starts a scenario and returns its process."""
-    with programs(["node", str(node_program())], server, tmp_path) as run:
+    with programs(["node", str(node_program())], server.address, tmp_path) as run:
         yield run
 
 

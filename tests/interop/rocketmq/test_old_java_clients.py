@@ -13,22 +13,34 @@ from rocketlink import BrokerServer
 from .jvm import HERE, OPTIONS, SMALL_JVM, prepared
 from .live import CONFIG, LIVE, MARKS
 
-pytestmark = [*MARKS, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.timeout(900), *MARKS]
 SOURCES = HERE / "old_java"
 COUNT = min(LIVE // 10, 2000)
 EACH = {"push": list(range(COUNT)), "tag": list(range(0, COUNT, 2)), "pull": list(range(COUNT))}
 
 
-def run(folder: Path, pom: Path, version: str, name: str, package: str = "org.apache.rocketmq") -> dict[str, str]:
-    """Return the lines of a client's program, after checks that each message arrived once, in order where it is asked for."""
-    sources = folder / "sources"
+PACKAGES = {
+    "3": ("org.apache.rocketmq", "com.alibaba.rocketmq"),
+    "5": ("rocketmq.common.protocol", "rocketmq.remoting.protocol"),
+}
+
+
+def class_path(folder: Path, version: str, *names: str) -> str:
+    """Return the class path of programs for a version of the client, compiled with that version's names of packages."""
+    sources = folder / f"sources-{version}"
     sources.mkdir()
-    for file in (SOURCES / "Common.java", SOURCES / f"{name}.java"):
-        (sources / file.name).write_text(file.read_text().replace("import org.apache.rocketmq", f"import {package}"))
+    for name in names:
+        text = (SOURCES / f"{name}.java").read_text()
+        (sources / f"{name}.java").write_text(text.replace(*PACKAGES.get(version[0], ("", ""))))
     try:
-        path = prepared(pom, sources, version)
+        return prepared(SOURCES / "pom-3.xml" if version[0] == "3" else HERE / "pom.xml", sources, version)
     except RuntimeError as error:
         pytest.skip(str(error))
+
+
+def run(folder: Path, version: str, name: str) -> dict[str, str]:
+    """Return the lines of a client's program, after checks that each message arrived once, in order where it is asked for."""
+    path = class_path(folder, version, "Common", name)
     with MessageStore.open(folder / "s", "a", CONFIG) as store, BrokerServer(store) as server:
         command = ["java", *SMALL_JVM, *OPTIONS, "-Xmx256m", f"-Duser.home={folder}", "-cp", path, name]
         command += [server.address, str(COUNT)]
@@ -49,13 +61,13 @@ def numbers(line: str) -> list[int]:
 
 def test_java_client_of_rocketmq_3(tmp_path: Path) -> None:
     """It also retries, and asks by key."""
-    found = run(tmp_path, SOURCES / "pom-3.xml", "3.2.6", "OldestClient", "com.alibaba.rocketmq")
+    found = run(tmp_path, "3.2.6", "OldestClient")
     assert numbers(found["retry"]) == list(range(1, COUNT, 2))
     assert numbers(found["query"]) == [3]
 
 
 def test_java_client_of_rocketmq_4(tmp_path: Path) -> None:
     """It also decides transactions, and gets a reply."""
-    found = run(tmp_path, HERE / "pom.xml", "4.9.7", "OldClient")
+    found = run(tmp_path, "4.9.7", "OldClient")
     assert numbers(found["transaction"]) == [number for number in range(COUNT) if number % 3 != 1]
     assert found["reply"] == "re: hello"

@@ -365,15 +365,20 @@ func run(c Command) (found any) {
 	return withAdmin(c)
 }
 
-// Arguments: address of the name server, address and name of the broker, and a key and its secret, if it wants them.
+// Arguments: address of the name server, address and name of the broker, and a key and its secret, if it wants them; or those of `scenario`.
 func main() {
-	names, brokerAddress, broker = os.Args[1], os.Args[2], os.Args[3]
-	if len(os.Args) > 4 {
-		accessKey, secret = os.Args[4], os.Args[5]
-	}
 	rlog.SetOutputPath(os.DevNull)
 	if os.Getenv("CLIENT_LOG") != "" {
 		rlog.SetOutputPath(os.Getenv("CLIENT_LOG"))
+	}
+	if os.Args[1] == "produce" || os.Args[1] == "consume" {
+		names = os.Args[2]
+		scenario(os.Args[1], os.Args[3:])
+		return
+	}
+	names, brokerAddress, broker = os.Args[1], os.Args[2], os.Args[3]
+	if len(os.Args) > 4 {
+		accessKey, secret = os.Args[4], os.Args[5]
 	}
 	answers := json.NewEncoder(os.Stdout)
 	lines := bufio.NewScanner(os.Stdin)

@@ -86,23 +86,33 @@ async function hold(base, topic, group, invisibleS) {
   await one.shutdown();
 }
 
-/** Consume until nothing comes for a while; what `fails` names fails each time. */
-async function push(base, topic, group, idleS, fails = "", tag = "*") {
-  let last = performance.now();
+/** Start a push consumer; the bodies for which `fails` is true fail each time. */
+function consumer(base, topic, group, tag, fails, heard = () => {}) {
   const consume = async (each) => {
     const body = each.body.toString();
-    last = performance.now();
+    heard();
     show({ body, group: each.messageGroup, attempt: each.deliveryAttempt, now_s: Date.now() / 1000 });
-    return body === fails ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
+    return fails(body) ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
   };
   const subscriptions = new Map([[topic, tag]]);
   const options = { ...base, consumerGroup: group, subscriptions, messageListener: { consume } };
-  const one = await retried(() => started(PushConsumer, options));
+  return retried(() => started(PushConsumer, options));
+}
+
+/** Consume until nothing comes for a while; what `fails` names fails each time. */
+async function push(base, topic, group, idleS, fails = "") {
+  let last = performance.now();
+  const one = await consumer(base, topic, group, "*", (body) => body === fails, () => (last = performance.now()));
   while (performance.now() - last < Number(idleS) * 1000) await sleep(50);
   await one.shutdown();
 }
 
-const consume = (base, topic, group, idleS, tag = "*") => push(base, topic, group, idleS, "", tag);
+/** Consume until the input ends; what ends as `fails` fails each time. */
+async function consume(base, topic, group, tag, fails) {
+  const one = await consumer(base, topic, group, tag, (body) => body.endsWith(fails));
+  for await (const _ of process.stdin);
+  await one.shutdown();
+}
 
 /** Send messages of several groups in turn. */
 async function fifo(base, topic, groups, count) {
