@@ -9,6 +9,7 @@ from storageio import REAL_DISK, Disk, Kind, StoreCorrupt
 from storebytes.finding import Finding
 
 from ..format.terms import Improper
+from ..read.metadata import own_name
 from .entries import RaftEntry
 from .folder import QuorumNode, QuorumQueue
 
@@ -17,9 +18,10 @@ _WRITER_ENTRY = "mnesia_updated"
 _RESOURCE = "resource"
 
 
-def stream_names(node: str, disk: Disk = REAL_DISK) -> dict[str, tuple[str, str]]:
+def stream_names(node: str, disk: Disk = REAL_DISK, of: str = "") -> dict[str, tuple[str, str]]:
     """Return virtual host and name by folder of the streams that the coordinator's log or snapshot has.
 
+    A renamed node has logs of both names; `of` is that of the one to read, if not all.
     Damage in these files is not reported: they hold no messages, and a stream without a name is still read.
     """
     path = f"{node}/coordination"
@@ -27,7 +29,7 @@ def stream_names(node: str, disk: Disk = REAL_DISK) -> dict[str, tuple[str, str]
     if disk.stat(path) is None:
         return found
     for folder in disk.list(path):
-        if folder.kind is Kind.FOLDER:
+        if folder.kind is Kind.FOLDER and of in ("", folder.name):
             with QuorumNode(f"{path}/{folder.name}", disk) as log:
                 for member in log.queues():
                     found |= _names_in(member)
@@ -35,10 +37,16 @@ def stream_names(node: str, disk: Disk = REAL_DISK) -> dict[str, tuple[str, str]
 
 
 def unregistered_streams(node: str, names: dict[str, tuple[str, str]], disk: Disk = REAL_DISK) -> list[Finding]:
-    """Return the streams that are not in `names`, those of the coordinator: a server cannot start them."""
+    """Return the streams that are not in `names`, those of the coordinator: a server cannot start them.
+
+    A renamed node knows only those that were declared since.
+    """
     if disk.stat(f"{node}/stream") is None:
         return []
-    lost = "none" if disk.stat(f"{node}/coordination") is not None else "no folder coordination"
+    logs = disk.list(f"{node}/coordination") if disk.stat(f"{node}/coordination") is not None else []
+    if sum("@" in entry.name for entry in logs) > 1:
+        names = stream_names(node, disk, own_name(node, disk))
+    lost = "none" if logs else "no folder coordination"
     found = f"{lost}; a server cannot serve it, while dump and export read it"
     return [
         Finding(f"stream/{entry.name}", 0, "unregistered_stream", "a stream of the coordinator", found)

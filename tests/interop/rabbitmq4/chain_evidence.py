@@ -16,8 +16,10 @@ from pathlib import Path
 
 from .chains import CHAINS, KHEPRI, Outcome, name_of, run_chain
 from .server import home_of, why_not
+from .years import SUITES
 
 ROOT = Path(__file__).parents[3]
+KINDS = (*((suite,) for suite in SUITES), *CHAINS)
 PAGE = ROOT / "docs/evidence/rabbitmq-upgrades.md"
 HEAD = """# RabbitMQ folders through upgrades
 
@@ -39,10 +41,10 @@ def read(state: Path) -> dict[tuple[tuple[str, ...], int], Outcome]:
     return {(tuple(row.chain), row.seed): row for row in rows}
 
 
-def judge(chain: tuple[str, ...], life: int, state: Path) -> None:
+def judge(chain: tuple[str, ...], life: int, seed: int, state: Path) -> None:
     """Run and judge one chain, and add its outcome to the file; keep the folder if a rule is broken."""
     with tempfile.TemporaryDirectory() as above:
-        outcome = run_chain(chain, life, life + 1, Path(above))
+        outcome = run_chain(chain, life, seed, Path(above))
         with state.open("a") as file:
             file.write(json.dumps(outcome._asdict()) + "\n")
         if outcome.wrong:
@@ -67,7 +69,7 @@ def page(rows: list[Outcome]) -> str:
         "| Servers | Chains | With a kill | Messages | The last server | `verify` finds | Broken |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for chain in CHAINS:
+    for chain in KINDS:
         own = [row for row in rows if tuple(row.chain) == chain]
         if own:
             lines.append(f"| {name_of(chain)} | {' | '.join(_cells(own))} |")
@@ -98,14 +100,15 @@ def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lives", type=int, default=12, help="chains of each kind, with kills at other steps")
-    parser.add_argument("--only", type=int, nargs="*", default=range(len(CHAINS)), help="kinds of chains, by their number")
+    parser.add_argument("--seed", type=int, default=1, help="of the first chain; another one makes other programs")
+    parser.add_argument("--only", type=int, nargs="*", default=range(len(KINDS)), help="kinds of chains, by their number")
     parser.add_argument("--state", type=Path, default=ROOT / "build" / "rabbitmq-upgrades.jsonl")
     requested = parser.parse_args()
-    for chain in (CHAINS[number] for number in requested.only):
+    for chain in (KINDS[number] for number in requested.only):
         why = next(filter(None, (why_not(home_of(suite)) for suite in chain if suite != KHEPRI)), "")
         for life in range(requested.lives if not why else 0):
-            if (chain, life + 1) not in read(requested.state):
-                judge(chain, life, requested.state)
+            if (chain, requested.seed + life) not in read(requested.state):
+                judge(chain, life, requested.seed + life, requested.state)
         if why:
             print(f"{name_of(chain)} is skipped: {why}")
     if rows := list(read(requested.state).values()):
