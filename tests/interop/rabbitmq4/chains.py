@@ -15,6 +15,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -124,7 +125,7 @@ def _live(made: _Folder, name: str, suite: str, how: signal.Signals) -> str:
             return f"{SUITES[suite]} {NOT_STARTED}: {reason[0] if reason and reason[0] else why[-300:]}"
         if name == RENAMED and suite not in WITH_RENAME:
             made.queues = {}  # with Khepri the server begins as a new one
-        elif step:
+        elif step and name != RENAMED:
             flags = ("--opt-in", KHEPRI) if name == KHEPRI else ("all",)
             assert judge.server.control("enable_feature_flag", *flags) == ""
         seed = made.seed * 10 + step
@@ -156,7 +157,8 @@ def _judged(made: _Folder) -> Outcome:
         if is_changed or raw:
             after = served(judge, recovered, queues, many.expected(recovered, queues), unserved)
             wrong += [f"after recover: {text}" for text in after]
-    server = "delivers what is listed" if not raw else "needs `recover` first" if needs_recover else "differs"
+    served_text = "refuses the named queues, delivers the others as listed" if unserved else "delivers what is listed"
+    server = served_text if not raw else "needs `recover` first" if needs_recover else "differs"
     counts = dict(Counter(name[0] for name, rows in expected.items() for _row in rows))
     ends = tuple(how.name for how in made.ends)
     return Outcome(made.chain, ends, made.seed, len(queues), made.steps, counts, findings, server, is_changed, wrong)
@@ -204,8 +206,9 @@ def _recovered(node: Path, queues: many.Arguments, expected: dict[str, list[Row]
     wrong = [] if code in (0, 6, 7) else [f"recover ends with {code}"]
     found = many.expected(target, queues)
     for name, rows in expected.items():
-        if found[name][: len(rows)] != rows or (name[0] != "s" and len(found[name]) != len(rows)):
-            wrong.append(f"recover changes {name}: {len(rows)} before, {len(found[name])} after")
+        after = found.get(name, [])
+        if after[: len(rows)] != rows or (name[0] != "s" and len(after) != len(rows)):
+            wrong.append(f"recover changes {name}: {len(rows)} before, {len(after)} after")
     return target, _contents(target) != _contents(node), wrong
 
 
@@ -225,13 +228,17 @@ def served(
     judge.put_back(node)
     if why := judge.start():
         return [f"the server {NOT_STARTED}: {why[-300:]}"]
+    kept = {name: arguments for name, arguments in queues.items() if name not in unserved}
     try:
         with contextlib.closing(judge.connect()):
-            counts = {name: len(expected.get(name, [])) for name in queues}
-        found: dict[str, Any] = many.differences(queues, expected, many.delivered(judge, queues, counts))
-        for name in unserved:
-            if not isinstance(found.pop(name, (0, 0))[1], str):
-                found[name] = "served, while verify names it"
+            counts = {name: len(expected.get(name, [])) for name in kept}
+        found: dict[str, Any] = many.differences(
+            kept, {name: rows for name, rows in expected.items() if name not in unserved}, many.delivered(judge, kept, counts)
+        )
+        with ThreadPoolExecutor(many.CONNECTIONS) as pool:
+            kinds = ("stream" if name[0] == "s" else "queue" for name in unserved)
+            answers = pool.map(lambda name, kind: judge.drain(name, kind, 0), unserved, kinds)
+            found |= {name: got for name, got in zip(unserved, answers, strict=True) if not isinstance(got, str)}
         return [f"{name}: {difference}" for name, difference in found.items()]
     except AMQPError as error:
         return [repr(error)]
