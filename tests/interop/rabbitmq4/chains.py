@@ -37,8 +37,9 @@ VHOST_DOWN = "vhost '/' is down"  # what 3.8.9 makes of some folders of its own 
 NOT_STARTED = "does not start"
 # Of marks of 3.8 and 3.10 that a flush brought into a segment and not into the journal: the server does not start the queue.
 CUT_SHORT = {"mark_too_many", "published_twice"}
-# Of messages without a confirm; a segment of 3.8 and 3.10 that was just opened; the folder of an empty queue of 4.3.6.
-KILLED = {"message_lost", "lost_index", "missing_queue"}
+# Of messages without a confirm; a segment of 3.8 and 3.10 that was just opened; the folder of an empty queue of 4.3.6, and one
+# that a purge had begun to delete.
+KILLED = {"message_lost", "lost_index", "missing_queue", "bad_queue_name"}
 # What 3.10.8 writes for messages that 3.8.9 left undelivered: it does not start all of these queues before `recover`.
 UPGRADED = {"ack_without_delivery", "bad_recovery_terms", "bad_ref_count"}
 # Of queues that a renamed node refuses: their logs are those of its former name.

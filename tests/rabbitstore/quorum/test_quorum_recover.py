@@ -384,7 +384,7 @@ def test_free_blocks_of_an_open_table(copy, name):
 @pytest.mark.parametrize("folder", ["quorum", "coordination"])
 @pytest.mark.parametrize("name", ["names.dets", "meta.dets"])
 def test_an_open_table_without_its_whole_head_is_rebuilt(copy, name, folder):
-    """Of one that was not closed 3.10.8 needs 312 bytes: it does not start with 56 or 184, and 4.0.5 and 4.3.6 not with 56."""
+    """Servers repair one that was not closed from 312 bytes on: 3.10.8 refuses 56 and 184, and 4.0.5 and 4.3.6 refuse 56."""
     node = copy("rabbitmq4-killed")
     (file,) = node.glob(f"{folder}/*/{name}")
     data = bytearray(file.read_bytes())
