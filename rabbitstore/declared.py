@@ -18,8 +18,9 @@ from .format.layout import QUEUE_NAME_FILE
 from .format.names import index_version, part_name, queue_folder_name, vhost_folder_name
 from .format.terms import TRUE, Atom
 from .khepri.store import read_khepri_tables
+from .quorum.coordinator import current_name
 from .quorum.folder import quorum_nodes
-from .read.metadata import contradictions, own_name
+from .read.metadata import contradictions
 from .read.mnesia import QUEUES, VHOSTS, Tables, has_tables, read_tables
 from .read.vhost_folder import VhostFolder, find_vhosts
 
@@ -86,7 +87,7 @@ def _in_khepri(found: Finding) -> Finding:
 
 def _missing_queues(node: str, rows: list[_Declared], disk: Disk) -> list[Finding]:
     """Return the declared queues whose folder is not there; nothing where the metadata cannot be read."""
-    name = own_name(node, disk)
+    name = current_name(node, disk)
     declared = [one for one in rows if one.has_type and one.is_kept and one.is_on(name)] if name else []
     logs = _logged(node, disk) if any(one.row[-2] == "rabbit_quorum_queue" for one in declared) else set()
     found = []
@@ -129,7 +130,7 @@ def _undeclared_quorum(node: str, rows: list[_Declared], disk: Disk) -> list[tup
     A queue may be killed while it is deleted, after its row.
     """
     processes = {process[0] for one in rows if isinstance(process := one.row[_PROCESS], tuple) and process}
-    name = own_name(node, disk)
+    name = current_name(node, disk)
     found = []
     for system in quorum_nodes(node, disk):
         known = processes if name in ("", system.path.rpartition("/")[2]) else set()

@@ -8,14 +8,40 @@ from typing import Any
 from storageio import REAL_DISK, Disk, Kind, StoreCorrupt
 from storebytes.finding import Finding
 
-from ..format.terms import Improper
+from ..format.terms import Atom, Improper
 from ..read.metadata import own_name
 from .entries import RaftEntry
-from .folder import QuorumNode, QuorumQueue
+from .folder import QuorumNode, QuorumQueue, quorum_nodes
 
 _NEW_STREAM = "new_stream"
 _WRITER_ENTRY = "mnesia_updated"
 _RESOURCE = "resource"
+
+
+def current_name(node: str, disk: Disk = REAL_DISK) -> str:
+    """Return the name of a node, an empty text if nothing shows it.
+
+    A node that began anew with another name has logs of both, and with Khepri no list: the newer ones are its own.
+    """
+    found = own_name(node, disk)
+    systems = quorum_nodes(node, disk, folder="coordination") if not found else []
+    times = {}
+    for system in systems:
+        with system:
+            times[system.path.rpartition("/")[2]] = max((_last_time(one) for one in system.queues()), default=0)
+    newest = max(times.values(), default=0)
+    return found or next((name for name, time_ms in times.items() if time_ms and time_ms == newest), "")
+
+
+def _last_time(member: QuorumQueue) -> int:
+    """Return the time of the last entry of a log in milliseconds, 0 without one."""
+    entries = member.entries()
+    try:
+        term = entries[entries.last].decode() if entries.last else None
+    except (StoreCorrupt, KeyError):
+        return 0
+    found = term[1].get(Atom("ts")) if isinstance(term, tuple) and len(term) > 1 and isinstance(term[1], dict) else None
+    return found if isinstance(found, int) else 0
 
 
 def stream_names(node: str, disk: Disk = REAL_DISK, of: str = "") -> dict[str, tuple[str, str]]:
@@ -45,7 +71,7 @@ def unregistered_streams(node: str, names: dict[str, tuple[str, str]], disk: Dis
         return []
     logs = disk.list(f"{node}/coordination") if disk.stat(f"{node}/coordination") is not None else []
     if sum("@" in entry.name for entry in logs) > 1:
-        names = stream_names(node, disk, own_name(node, disk))
+        names = stream_names(node, disk, current_name(node, disk))
     lost = "none" if logs else "no folder coordination"
     found = f"{lost}; a server cannot serve it, while dump and export read it"
     return [

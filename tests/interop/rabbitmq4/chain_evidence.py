@@ -1,4 +1,4 @@
-"""Write docs/evidence/rabbitmq-upgrades.md: folders that several releases wrote one after the other, judged by the last one.
+"""Write docs/evidence/rabbitmq-upgrades.md: folders that a release wrote, or several in turn, judged by the last one.
 
     BROKERSTORE_INTEROP=1 python -m tests.interop.rabbitmq4.chain_evidence [--lives 12] [--only NUMBER ...] [--state FILE]
 
@@ -21,17 +21,20 @@ from .years import SUITES
 ROOT = Path(__file__).parents[3]
 KINDS = (*((suite,) for suite in SUITES), *CHAINS)
 PAGE = ROOT / "docs/evidence/rabbitmq-upgrades.md"
-HEAD = """# RabbitMQ folders through upgrades
+HEAD = """# RabbitMQ folders of one release, and through upgrades
 
 Written by `python -m tests.interop.rabbitmq4.chain_evidence`. A server of each release starts on the folder that the one before
-left, adds queues of its own, and is stopped or killed while random programs work on all of them. The last server judges the
-folder: after a restart it delivers what `dump` listed, message by message, with properties, routes and flags, and again after
-`recover --apply`. "Khepri" is the move of the metadata from Mnesia to Khepri, with messages in the queues.
-A folder that a server refuses is judged by the one before.
+left, adds queues of its own, and is stopped or killed while random programs work on all of them: dead letters, copies, times to
+live, limits, priorities, names beyond ASCII, acknowledgements in any order. The last server judges the folder: after a restart
+it delivers what `dump` listed, message by message, with properties, routes and flags, and again after `recover --apply`.
+"Khepri" is the move of the metadata from Mnesia to Khepri, with messages in the queues. A node with another name was renamed by
+`rabbitmqctl` (3.8.9, 3.10.8), or has the folder of the former name; it refuses exactly the queues that `verify` names. A folder
+that a server refuses is judged by the one before.
 
-{all} chains with {messages} messages listed at their ends: {equal} as the server delivers them, {after} after `recover`,
-{broken} broken.
+{all} chains with {programs} programs and {messages} messages listed at their ends: {equal} as the server delivers them,
+{after} after `recover`, {broken} broken.
 """
+OTHER_QUEUES = 3  # of a chain: dead letters and copies
 
 
 def read(state: Path) -> dict[tuple[tuple[str, ...], int], Outcome]:
@@ -61,13 +64,14 @@ def page(rows: list[Outcome]) -> str:
     lines = [
         HEAD.format(
             all=len(rows),
+            programs=sum(map(_programs, rows)),
             messages=sum(sum(row.messages.values()) for row in rows),
             equal=len(rows) - len(needed) - len(broken),
             after=len(needed),
             broken=len(broken),
         ),
-        "| Servers | Chains | With a kill | Messages | The last server | `verify` finds | Broken |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| Servers | Chains | With a kill | Programs | Messages | The last server | `verify` finds | Broken |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for chain in KINDS:
         own = [row for row in rows if tuple(row.chain) == chain]
@@ -77,12 +81,17 @@ def page(rows: list[Outcome]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _programs(row: Outcome) -> int:
+    return row.queues - OTHER_QUEUES
+
+
 def _cells(rows: list[Outcome]) -> list[str]:
     servers = Counter(row.server for row in rows)
     findings = Counter(kind for row in rows for kind in row.findings)
     return [
         str(len(rows)),
         str(sum("SIGKILL" in row.ends for row in rows)),
+        str(sum(map(_programs, rows))),
         str(sum(sum(row.messages.values()) for row in rows)),
         ", ".join(f"{number} {text}" for text, number in sorted(servers.items())),
         ", ".join(f"{number} `{kind}`" for kind, number in sorted(findings.items())) or "nothing",

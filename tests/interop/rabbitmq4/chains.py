@@ -45,6 +45,8 @@ KILLED = {"message_lost", "lost_index", "missing_queue", "bad_queue_name"}
 UPGRADED = {"ack_without_delivery", "bad_recovery_terms", "bad_ref_count"}
 # Of queues that a renamed node refuses: their logs are those of its former name.
 FORMER = {"undeclared_queue", "unregistered_stream"}
+# Of the metadata that 4.0.5 begins anew for another name, before it refuses the folder.
+BEGUN = {"missing_vhost", "missing_user", "missing_permission"}
 PERSON = FORMER | {"missing_queue"}  # what `recover` leaves to a person
 NOT_REPAIRED = "recover ends with 1"
 UPGRADE = ("bullseye", "bookworm")
@@ -170,7 +172,7 @@ def _judged(made: _Folder) -> Outcome:
 
 def _allowed(made: _Folder) -> set[str]:
     """Return the findings that servers leave, ended as these were."""
-    found = UPGRADED if made.chain == UPGRADE else FORMER if made.name != NAMES[0] else set()
+    found = UPGRADED if made.chain == UPGRADE else FORMER | BEGUN if RENAMED in made.chain else set()
     return found | (KILLED | CUT_SHORT if signal.SIGKILL in made.ends else set())
 
 
