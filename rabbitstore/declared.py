@@ -10,21 +10,20 @@ from contextlib import closing
 from os import fsencode
 from typing import Any, NamedTuple
 
-from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnsupportedFormat, read_head
+from storageio import REAL_DISK, Disk, Kind, read_head
 from storebytes.finding import Finding
 
 from .files import SMALL_SIZE_MAX
-from .format.config_text import parse_term
 from .format.layout import QUEUE_NAME_FILE
 from .format.names import index_version, part_name, queue_folder_name, vhost_folder_name
 from .format.terms import TRUE, Atom
 from .khepri.store import read_khepri_tables
+from .quorum.coordinator import current_name
 from .quorum.folder import quorum_nodes
 from .read.metadata import contradictions
 from .read.mnesia import QUEUES, VHOSTS, Tables, has_tables, read_tables
 from .read.vhost_folder import VhostFolder, find_vhosts
 
-_SIZE_MAX = 1 << 30
 _ROW_MIN = 18  # fields of a row that has a type
 _DURABLE, _PROCESS = 2, 6
 _PRIORITIES_MAX = 255
@@ -88,7 +87,7 @@ def _in_khepri(found: Finding) -> Finding:
 
 def _missing_queues(node: str, rows: list[_Declared], disk: Disk) -> list[Finding]:
     """Return the declared queues whose folder is not there; nothing where the metadata cannot be read."""
-    name = _node_name(node, disk)
+    name = current_name(node, disk)
     declared = [one for one in rows if one.has_type and one.is_kept and one.is_on(name)] if name else []
     logs = _logged(node, disk) if any(one.row[-2] == "rabbit_quorum_queue" for one in declared) else set()
     found = []
@@ -126,10 +125,15 @@ def _undeclared_classic(node: str, rows: list[_Declared], disk: Disk) -> list[tu
 
 
 def _undeclared_quorum(node: str, rows: list[_Declared], disk: Disk) -> list[tuple[str, str]]:
-    """Return the queues whose process no row has; a queue may be killed while it is deleted, after its row."""
-    known = {process[0] for one in rows if isinstance(process := one.row[_PROCESS], tuple) and process}
+    """Return the queues whose process no row has, and all in the folder of another name: a renamed node reads only its own.
+
+    A queue may be killed while it is deleted, after its row.
+    """
+    processes = {process[0] for one in rows if isinstance(process := one.row[_PROCESS], tuple) and process}
+    name = current_name(node, disk)
     found = []
     for system in quorum_nodes(node, disk):
+        known = processes if name in ("", system.path.rpartition("/")[2]) else set()
         with system:
             left = [queue for queue in system.queues() if queue.registered_name and queue.registered_name not in known]
             found += [(queue.relative, queue.queue) for queue in left if not system.is_deleted(queue.uid)]
@@ -197,20 +201,6 @@ def _parts(one: _Declared) -> list[bytes]:
     if not isinstance(highest, int) or not 0 < highest <= _PRIORITIES_MAX:
         return [one.name]
     return [one.name + part_name("", priority) for priority in range(highest + 1)]
-
-
-def _node_name(node: str, disk: Disk) -> str:
-    """Return the name of the node, which is that of its Raft folders; of a cluster without any an empty text."""
-    for folder in ("quorum", "coordination"):
-        entries = disk.list(f"{node}/{folder}") if disk.stat(f"{node}/{folder}") is not None else []
-        if len(found := [entry.name for entry in entries if entry.kind is Kind.FOLDER and "@" in entry.name]) == 1:
-            return found[0]
-    try:
-        known = parse_term(read_head(disk, f"{node}/cluster_nodes.config", _SIZE_MAX) or b"", "cluster_nodes.config")
-    except (StoreCorrupt, UnsupportedFormat):  # reported by the check of the metadata
-        return ""
-    nodes = known[0] if isinstance(known, tuple) and known and isinstance(known[0], list) else []
-    return str(nodes[0]) if len(nodes) == 1 else ""
 
 
 def _logged(node: str, disk: Disk) -> set[str]:

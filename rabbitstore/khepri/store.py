@@ -9,6 +9,7 @@ from storageio import REAL_DISK, Disk, StoreCorrupt, UnsupportedFormat
 from storebytes.finding import Finding, finding_of
 
 from ..format.terms import Atom, key_term, map_key
+from ..quorum.coordinator import current_name
 from ..quorum.entries import RaftEntry
 from ..quorum.folder import QuorumQueue, quorum_nodes
 from ..quorum.snapshot import Snapshot
@@ -30,7 +31,11 @@ def read_metadata(node: str, problems: list[Finding], disk: Disk = REAL_DISK) ->
 
     What is damaged or not known is added to `problems`: the result may then lack declarations, or have deleted ones.
     """
-    for system in quorum_nodes(node, disk, folder="coordination"):
+    systems = quorum_nodes(node, disk, folder="coordination")
+    own = current_name(node, disk) if len(systems) > 1 else ""
+    for system in systems:
+        if own not in ("", system.path.rpartition("/")[2]):  # of a former name
+            continue
         with system:
             members = system.queues()
             member = next((one for one in members if one.registered_name == STORE), None)

@@ -8,18 +8,46 @@ from typing import Any
 from storageio import REAL_DISK, Disk, Kind, StoreCorrupt
 from storebytes.finding import Finding
 
-from ..format.terms import Improper
+from ..format.terms import Atom, Improper
+from ..read.metadata import own_name
 from .entries import RaftEntry
-from .folder import QuorumNode, QuorumQueue
+from .folder import QuorumNode, QuorumQueue, quorum_nodes
 
 _NEW_STREAM = "new_stream"
 _WRITER_ENTRY = "mnesia_updated"
 _RESOURCE = "resource"
 
 
-def stream_names(node: str, disk: Disk = REAL_DISK) -> dict[str, tuple[str, str]]:
+def current_name(node: str, disk: Disk = REAL_DISK) -> str:
+    """Return the name of a node, an empty text if nothing shows it.
+
+    A node that began anew with another name has logs of both, and with Khepri no list: the newer ones are its own.
+    """
+    found = own_name(node, disk)
+    systems = quorum_nodes(node, disk, folder="coordination") if not found else []
+    times = {}
+    for system in systems:
+        with system:
+            times[system.path.rpartition("/")[2]] = max((_last_time(one) for one in system.queues()), default=0)
+    newest = max(times.values(), default=0)
+    return found or next((name for name, time_ms in times.items() if time_ms and time_ms == newest), "")
+
+
+def _last_time(member: QuorumQueue) -> int:
+    """Return the time of the last entry of a log in milliseconds, 0 without one."""
+    entries = member.entries()
+    try:
+        term = entries[entries.last].decode() if entries.last else None
+    except (StoreCorrupt, KeyError):
+        return 0
+    found = term[1].get(Atom("ts")) if isinstance(term, tuple) and len(term) > 1 and isinstance(term[1], dict) else None
+    return found if isinstance(found, int) else 0
+
+
+def stream_names(node: str, disk: Disk = REAL_DISK, of: str = "") -> dict[str, tuple[str, str]]:
     """Return virtual host and name by folder of the streams that the coordinator's log or snapshot has.
 
+    A renamed node has logs of both names; `of` is that of the one to read, if not all.
     Damage in these files is not reported: they hold no messages, and a stream without a name is still read.
     """
     path = f"{node}/coordination"
@@ -27,7 +55,7 @@ def stream_names(node: str, disk: Disk = REAL_DISK) -> dict[str, tuple[str, str]
     if disk.stat(path) is None:
         return found
     for folder in disk.list(path):
-        if folder.kind is Kind.FOLDER:
+        if folder.kind is Kind.FOLDER and of in ("", folder.name):
             with QuorumNode(f"{path}/{folder.name}", disk) as log:
                 for member in log.queues():
                     found |= _names_in(member)
@@ -35,10 +63,16 @@ def stream_names(node: str, disk: Disk = REAL_DISK) -> dict[str, tuple[str, str]
 
 
 def unregistered_streams(node: str, names: dict[str, tuple[str, str]], disk: Disk = REAL_DISK) -> list[Finding]:
-    """Return the streams that are not in `names`, those of the coordinator: a server cannot start them."""
+    """Return the streams that are not in `names`, those of the coordinator: a server cannot start them.
+
+    A renamed node knows only those that were declared since.
+    """
     if disk.stat(f"{node}/stream") is None:
         return []
-    lost = "none" if disk.stat(f"{node}/coordination") is not None else "no folder coordination"
+    logs = disk.list(f"{node}/coordination") if disk.stat(f"{node}/coordination") is not None else []
+    if sum("@" in entry.name for entry in logs) > 1:
+        names = stream_names(node, disk, current_name(node, disk))
+    lost = "none" if logs else "no folder coordination"
     found = f"{lost}; a server cannot serve it, while dump and export read it"
     return [
         Finding(f"stream/{entry.name}", 0, "unregistered_stream", "a stream of the coordinator", found)

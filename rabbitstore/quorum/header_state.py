@@ -116,6 +116,7 @@ def _consumer(key: Any, term: Any, indexes: Iterator[int]) -> QuorumConsumer:
         int(priority[0]) if priority else 0,
         int(credit),
         str(status),
+        "",
         int(next_id),
         {int(number): _message(message, indexes) for number, message in sorted(held.items())},
         int(delivery_count),

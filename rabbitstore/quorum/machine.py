@@ -16,14 +16,13 @@ from typing import Any
 
 from ..format.terms import FALSE, UNDEFINED, Atom, Opaque
 from .command_cy import INDEX_BITS
-from .machine_parts import DeadLetters, QuorumConsumer, Settings
+from .machine_parts import CANCELLED, QUIESCING, SUSPECTED, UP, DeadLetters, MessageInfo, QuorumConsumer, Settings
 from .messages import MessageList, QuorumContent
 from .processes import key_order, node_of, pid_order, uniform
 from .versions import AT_REMOVAL, LISTS_STRICT, RULES, Rules
 
 _HIGH_ABOVE = 4
 _WEIGHT = 2
-_UP, _SUSPECTED, _CANCELLED, _QUIESCING = "up", "suspected_down", "cancelled", "quiescing"
 _PRIORITY_MAX = 31
 _HIGH, _NORMAL = 9, 4  # priorities of the two lists before, and of a message without one
 _DISABLED = "disabled"
@@ -101,6 +100,8 @@ class Machine:
         if self.high or self.normal:
             self.strict = {_HIGH: self.high, _NORMAL: self.normal}
             self.high, self.normal = MessageList(), MessageList()
+        for consumer in (*self.consumers.values(), *(one for _key, one in self.waiting)):
+            consumer.before = UP if consumer.status == SUSPECTED else ""
 
     def lists(self) -> list[MessageList]:
         """Return the lists of messages that were not returned, in order of their priority."""
@@ -429,7 +430,7 @@ class Machine:
         priority = _priority(meta) if self.rules.has_consumer_priority else 0
         consumer = self.consumers.get(key)
         active = self._active() if self.settings.is_single_active else None
-        if active is not None and (active[0] != key or active[1].status != _UP):
+        if active is not None and (active[0] != key or active[1].status != UP):
             consumer = None
         if self.settings.is_single_active and not self.rules.replaces_consumers and self.consumers:
             consumer = None
@@ -440,7 +441,7 @@ class Machine:
                 self.consumers[key] = consumer
         else:
             if self.rules.replaces_consumers:
-                consumer.mode, consumer.priority, consumer.status = mode, priority, _UP
+                consumer.mode, consumer.priority, consumer.status, consumer.before = mode, priority, UP, ""
             consumer.is_once, consumer.credit = is_once, max(0, given - len(consumer.held))
         if self.settings.is_single_active and self.consumers.get(key) is not consumer:
             self._wait(key, consumer)
@@ -448,18 +449,23 @@ class Machine:
             self._update(key, consumer)
 
     def _wait(self, key: Any, consumer: QuorumConsumer) -> None:
-        """Add a consumer to those that wait to be the active one: by priority, credit and key, those that are up first."""
+        """Add a consumer to those that wait to be the active one, or replace it there."""
+        rows = [(own, consumer if own == key else one) for own, one in self.waiting]
+        self._sort_waiting(rows if key in dict(rows) else [*rows, (key, consumer)])
+
+    def _sort_waiting(self, rows: list[tuple[Any, QuorumConsumer]]) -> None:
+        """Sort by priority, credit and key, those that are up first."""
 
         def rank(row: tuple[Any, QuorumConsumer]) -> tuple[Any, ...]:
             own, one = row
-            is_ranked = one.status == _UP and self.rules.is_active_by_priority
-            return (one.status != _UP, -one.priority, -one.credit, key_order(own)) if is_ranked else (one.status != _UP,)
+            is_ranked = one.status == UP and self.rules.is_active_by_priority
+            return (one.status != UP, -one.priority, -one.credit, key_order(own)) if is_ranked else (one.status != UP,)
 
-        self.waiting = sorted([*(row for row in self.waiting if row[0] != key), (key, consumer)], key=rank)
+        self.waiting = sorted(rows, key=rank)
 
     def _active(self) -> tuple[Any, QuorumConsumer] | None:
         """Return the single active consumer, which may be about to end."""
-        return next((row for row in self.consumers.items() if row[1].status in (_UP, _QUIESCING)), None)
+        return next((row for row in self.consumers.items() if row[1].is_active), None)
 
     def _activate_after(self, event: str) -> None:
         """Give the queue its single active consumer, if the version does that after a command, or after `AT_REMOVAL`."""
@@ -468,14 +474,14 @@ class Machine:
 
     def _activate(self) -> None:
         """Give a queue with a single active consumer its next one; a higher priority takes over from an idle one."""
-        if not self.settings.is_single_active or not self.waiting or self.waiting[0][1].status != _UP:
+        if not self.settings.is_single_active or not self.waiting or self.waiting[0][1].status != UP:
             return
         key, consumer = self.waiting[0]
         active = self._active()
         if active is not None and (not self.rules.is_active_by_priority or consumer.priority <= active[1].priority):
             return
         if active is not None and active[1].held:
-            active[1].status = _QUIESCING
+            active[1].status, active[1].before = QUIESCING, ""
             return
         self.waiting.pop(0)
         existing = self.consumers.get(key)
@@ -513,7 +519,7 @@ class Machine:
             self._return_all(key, consumer, is_failed=False)
             self.consumers.pop(key, None)
         else:
-            consumer.is_once, consumer.credit, consumer.status = True, 0, _CANCELLED
+            consumer.is_once, consumer.credit, consumer.status, consumer.before = True, 0, CANCELLED, ""
             self._update(key, consumer)
         if consumer is not None:
             self._activate_after(AT_REMOVAL)
@@ -526,11 +532,17 @@ class Machine:
         self.taken = self.ready_bytes = 0
         return False
 
-    def _down(self, _index: int, _time_ms: int, command: Any) -> bool:
+    def _down(self, _index: int, time_ms: int, command: Any) -> bool:
         if command[2] == "noconnection" and self.rules.keeps_after_disconnect:
-            for consumer in (*self.consumers.values(), *(one for _key, one in self.waiting)):
-                if consumer.pid == command[1] and consumer.status != _CANCELLED:
-                    consumer.status = _SUSPECTED
+            for consumer in self.consumers.values():
+                if consumer.pid == command[1]:
+                    consumer.suspect()
+            for _key, consumer in self.waiting:
+                if consumer.pid == command[1]:
+                    consumer.suspect()
+            self._sort_waiting(self.waiting)
+            self.checkout(time_ms)
+            return False
         elif command[2] == "noconnection":
             self._disconnected(node_of(command[1]))
             self._activate_after(AT_REMOVAL)
@@ -541,14 +553,14 @@ class Machine:
     def _disconnected(self, node: str) -> None:
         """Return what the consumers of a node hold; they may come back."""
         for key, consumer in sorted(self.consumers.items(), key=lambda row: key_order(row[0])):
-            if node_of(consumer.pid) == node and (consumer.status == _UP or self.settings.is_single_active):
-                consumer.status = _SUSPECTED
+            if node_of(consumer.pid) == node and (consumer.status == UP or self.settings.is_single_active):
+                consumer.status = SUSPECTED
                 self._return_all(key, consumer, is_failed=True)
                 if self.settings.is_single_active and self.consumers.pop(key, None) is not None:
                     self._wait(key, consumer)
         for key, consumer in list(self.waiting):
             if node_of(consumer.pid) == node:
-                consumer.status = _SUSPECTED
+                consumer.status = SUSPECTED
                 self._wait(key, consumer)
 
     def _process_down(self, pid: Any) -> None:
@@ -570,15 +582,14 @@ class Machine:
 
     def _node_up(self, _index: int, _time_ms: int, command: Any) -> bool:
         for key, consumer in sorted(self.consumers.items(), key=lambda row: key_order(row[0])):
-            is_kept = self.rules.keeps_after_disconnect
-            is_revived = consumer.status == _SUSPECTED or (not is_kept and consumer.status != _CANCELLED)
+            is_revived = consumer.before != "" if self.rules.keeps_after_disconnect else consumer.status != CANCELLED
             if is_revived and node_of(consumer.pid) == command[1]:
-                consumer.status = _UP  # also of the active consumer that was to hand over to another one
+                consumer.revive()  # before version 8, up: also the active consumer that was to hand over to another one
                 self._update(key, consumer)
-        for key, consumer in list(self.waiting):
-            if consumer.status == _SUSPECTED and node_of(consumer.pid) == command[1]:
-                consumer.status = _UP
-                self._wait(key, consumer)
+        for _key, consumer in self.waiting:
+            if consumer.status == SUSPECTED and node_of(consumer.pid) == command[1]:
+                consumer.revive()
+        self._sort_waiting(self.waiting)
         return True
 
     def _update_config(self, _index: int, _time_ms: int, command: Any) -> bool:
@@ -603,14 +614,15 @@ class Machine:
         return True
 
     def _gone(self, key: Any) -> bool:
-        """Return what a consumer holds that was not heard of for a while."""
+        """Return what a consumer holds that was not heard of for a while; a cancelled one ends, another one may wait."""
         consumer = self.consumers.get(key)
-        if consumer is None or consumer.status != _SUSPECTED:
+        if consumer is None or not consumer.before:
             return False
         self._return_all(key, consumer, is_failed=False)
-        if self.settings.is_single_active:
-            self.consumers.pop(key, None)
-            self._wait(key, consumer)
+        is_left = self.settings.is_single_active and self.consumers.pop(key, None) is not None
+        if is_left and consumer.before != CANCELLED:
+            consumer.before = UP
+            self.waiting.append((key, consumer))
         self._activate()
         return True
 
@@ -648,7 +660,7 @@ class Machine:
             if first is None or (self._next() is None and not is_gone):
                 return False
             first[0].popleft()
-            if consumer is not None and consumer.credit > 0 and consumer.status == _UP:
+            if consumer is not None and consumer.credit > 0 and consumer.status == UP:
                 self._deliver(first[1], consumer)
                 return True
 
@@ -713,8 +725,8 @@ class Machine:
             else:
                 self.consumers.pop(key, None)
             return
-        if consumer.status == _QUIESCING and not consumer.held:
-            consumer.status = _UP
+        if consumer.status == QUIESCING and not consumer.held:
+            consumer.status = UP
             self.consumers.pop(key, None)
             self._wait(key, consumer)
             return
@@ -722,7 +734,7 @@ class Machine:
         self._queue(key, consumer)
 
     def _queue(self, key: Any, consumer: QuorumConsumer) -> None:
-        if consumer.credit > 0 and consumer.status == _UP and not any(key in part for part in self.service.values()):
+        if consumer.credit > 0 and consumer.status == UP and not any(key in part for part in self.service.values()):
             self.service.setdefault(consumer.priority, deque()).append(key)
 
     def _first_in_service(self) -> tuple[deque[Any], Any] | None:
@@ -730,17 +742,6 @@ class Machine:
             if self.service[priority]:
                 return self.service[priority], self.service[priority][0]
         return None
-
-
-@dataclass
-class MessageInfo:
-    """What the machine needs of an enqueued message."""
-
-    size: int = 0
-    ttl_ms: int | None = None
-    priority: int | None = None
-    delivery_count: int = 0
-    properties_size: int = 0
 
 
 def _priority(meta: Any) -> int:

@@ -1,4 +1,4 @@
-"""Parts of the state of a queue machine: consumers, limits, and messages that wait for dead-lettering."""
+"""Parts of the state of a queue machine: consumers, limits, and messages that arrive or wait for dead-lettering."""
 
 from __future__ import annotations
 
@@ -9,10 +9,26 @@ from typing import Any
 from ..format.terms import UNDEFINED, Atom
 from .messages import QuorumContent
 
+UP, SUSPECTED, CANCELLED, QUIESCING = "up", "suspected_down", "cancelled", "quiescing"
+
+
+@dataclass
+class MessageInfo:
+    """What the machine needs of an enqueued message."""
+
+    size: int = 0
+    ttl_ms: int | None = None
+    priority: int | None = None
+    delivery_count: int = 0
+    properties_size: int = 0
+
 
 @dataclass
 class QuorumConsumer:
-    """A consumer and the messages that it holds, by message id."""
+    """A consumer and the messages that it holds, by message id.
+
+    From version 8 on, `before` is the status of one that is suspected to be down.
+    """
 
     tag: Any
     pid: Any
@@ -20,10 +36,25 @@ class QuorumConsumer:
     is_once: bool
     priority: int
     credit: int
-    status: str = "up"
+    status: str = UP
+    before: str = ""
     next_id: int = 0
     held: dict[int, QuorumContent] = field(default_factory=dict)
     delivery_count: int = 0
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it may be the single active one, perhaps about to end, or with a lost connection."""
+        return (self.before or self.status) in (UP, QUIESCING)
+
+    def suspect(self) -> None:
+        """Keep the status for the time when the node is up again; the server loses it if this happens twice."""
+        is_lost = self.status == SUSPECTED and self.before != ""
+        self.status, self.before = SUSPECTED, "" if is_lost else self.status
+
+    def revive(self) -> None:
+        """Take the status before."""
+        self.status, self.before = self.before or UP, ""
 
 
 @dataclass

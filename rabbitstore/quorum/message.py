@@ -13,7 +13,7 @@ from ..format.message import Content
 from ..format.terms import Atom
 from ..read.stored_message import RabbitMessage
 from .command_cy import CommandReader
-from .machine import MessageInfo
+from .machine_parts import MessageInfo
 from .messages import QuorumContent
 
 READY, CHECKED_OUT, DEAD_LETTERED = "ready", "checked_out", "dead_lettered"

@@ -167,6 +167,7 @@ def _consumer(term: Any) -> QuorumConsumer:
         int(priority),
         int(credit),
         str(status[0] if isinstance(status, tuple) else status),
+        str(status[1]) if isinstance(status, tuple) else "",
         int(next_id),
         {int(number): _message(message) for number, message in held.items()},
         int(delivery_count),

@@ -47,6 +47,8 @@ def read_rows(data: bytes, file: str) -> list[Term]:
     """
     if data[_WORD : 2 * _WORD] != COOKIE:
         raise StoreCorrupt("not a dets file", file=file, offset=_WORD, expected=COOKIE, found=data[_WORD : 2 * _WORD])
+    if len(data) < PARTS_AT:  # a server repairs any longer one that was not closed, and does not start with a shorter one
+        raise StoreCorrupt("dets file without its head", file=file, offset=0, expected=f"{PARTS_AT} bytes", found=len(data))
     if is_closed(data):
         _check_free_blocks(data, file)  # of an open table they are of an earlier time, and partly overwritten
     found: list[Term] = []

@@ -34,6 +34,18 @@ _EXPECTED = {
 }
 
 
+def _without_forgotten(journal: dict[int, JournalEntry], in_file: dict[int, IndexEntry], first: int) -> dict[int, JournalEntry]:
+    """Return the journal as the server counts it: publish, delivery and acknowledgement of one message are as none.
+
+    So it delivers an acknowledged message again if the segment has that, too, without the acknowledgement.
+    """
+    return {
+        seq_id: logged
+        for seq_id, logged in journal.items()
+        if seq_id - first not in in_file or not (logged.publish is not None and logged.delivered and logged.acked)
+    }
+
+
 class IndexV1:
     """Reads version 1 of an index; `IndexV2` has the same methods."""
 
@@ -89,7 +101,7 @@ class IndexV1:
             self._report_lost_segment(number, problems)
         problems += (one.problem for one in drop_worse_copies(in_file, journal, first, self.queue.has_message))
         self._report_refused(in_file, journal, first, problems)
-        return join_journal(in_file, journal, first)
+        return join_journal(in_file, _without_forgotten(journal, in_file, first), first)
 
     def _report_refused(
         self, in_file: dict[int, IndexEntry], journal: dict[int, JournalEntry], first: int, problems: list[Finding]

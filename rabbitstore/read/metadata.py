@@ -125,6 +125,20 @@ def node_names(node: str, disk: Disk) -> list[str]:
     return list(dict.fromkeys(entry.name for entry in folders if "@" in entry.name))
 
 
+def own_name(node: str, disk: Disk) -> str:
+    """Return the name of a node: that of its only folder of Raft logs, or the only one in its list; else an empty text."""
+    for folder in ("quorum", "coordination"):
+        entries = disk.list(f"{node}/{folder}") if disk.stat(f"{node}/{folder}") is not None else []
+        if len(found := [entry.name for entry in entries if entry.kind is Kind.FOLDER and "@" in entry.name]) == 1:
+            return found[0]
+    try:
+        known = parse_term(read_head(disk, f"{node}/{_TERMS[0]}", _SIZE_MAX) or b"", _TERMS[0])
+    except (StoreCorrupt, UnsupportedFormat):  # reported by `metadata_problems`
+        return ""
+    nodes = known[0] if isinstance(known, tuple) and known and isinstance(known[0], list) else []
+    return str(nodes[0]) if len(nodes) == 1 else ""
+
+
 def _check_node(name: str, data: bytes, own: list[str]) -> None:
     """Raise `StoreCorrupt` for a file of another node: with it a server waits for that node, or does not start."""
     if own and data and name in _OF_NODE and not any(os.fsencode(one) in data for one in own):

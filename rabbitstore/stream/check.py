@@ -56,7 +56,7 @@ def check_stream(folder: StreamFolder) -> CheckedStream:
 def _check_segment(segment: OpenSegment, problems: list[Finding], ahead: list[Finding], counts: list[int]) -> int | None:
     """Check one segment and its index; return the first offset of the next segment, None when it is not known."""
     positions = [record.position for record in segment.index_records]
-    scan = StreamScan(segment.view, segment.file, problems, positions, segment.number)
+    scan = StreamScan(segment.view, segment.file, problems, positions, segment.number, torn=ahead)
     found: list[IndexRecord] = []
     for chunk in scan.chunks():
         found.append(record_of(chunk))

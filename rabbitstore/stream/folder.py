@@ -144,10 +144,12 @@ class StreamFolder:
 
     def chunks(self) -> Iterator[tuple[OpenSegment, Chunk]]:
         """Yield every whole chunk."""
-        for number in self.segments():
+        numbers = self.segments()
+        for number in numbers:
+            torn = [] if number == numbers[-1] else self.problems
             with self.open_segment(number, [] if self.is_unwritten(number) else self.problems) as segment:
                 positions = [record.position for record in segment.index_records]
-                for chunk in StreamScan(segment.view, segment.file, self.problems, positions, number).chunks():
+                for chunk in StreamScan(segment.view, segment.file, self.problems, positions, number, torn=torn).chunks():
                     yield segment, chunk
 
     def messages(self) -> Iterator[StreamMessage]:

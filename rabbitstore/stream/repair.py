@@ -65,7 +65,7 @@ class _StreamRepair:
         checked = check_stream(self.folder)
         self.plan.findings, self.plan.messages_kept = checked.problems, checked.messages
         unknown = [one for one in checked.problems if one.kind == UNSUPPORTED and not str(one.found).startswith(_COPIED)]
-        is_behind = any(note.kind == "index_behind" for note in checked.notes)
+        is_behind = any(note.kind in ("index_behind", "torn_chunk") for note in checked.notes)
         if unknown or not (checked.problems or is_behind):
             self.plan.leave(unknown, LATER_VERSION)
             return
@@ -103,7 +103,7 @@ class _StreamRepair:
         elif after is None and self._kinds(segment.file):
             self._count_lost(segment.number, segment.index_records, self.expected)
         index = self.folder.file(segment.number, "index")
-        reason = self._kinds(segment.file) or self._kinds(index) or "lost_offsets"
+        reason = self._kinds(segment.file) or self._kinds(index) or ("lost_offsets" if after else "torn_chunk")
         records = _located(parts)
         is_whole = segment.view[: layout.FILE_HEAD_SIZE] == _SEGMENT_HEAD and sum(part.size for part in parts) == (
             len(segment.view) - layout.FILE_HEAD_SIZE

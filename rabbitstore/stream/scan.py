@@ -22,7 +22,7 @@ class StreamScan:
     """One walk over a segment: what it expects next, and what was wrong.
 
     `chunk_id` is the id of the next chunk, None when it is not known.  `positions` are those of an index, where a search
-    for the next chunk looks first.
+    for the next chunk looks first.  `torn` gets a torn end that the index does not have yet; without it, `problems` does.
     """
 
     view: View
@@ -32,6 +32,8 @@ class StreamScan:
     chunk_id: int | None = None
     epoch: int = 0
     position: int = FILE_HEAD_SIZE
+    torn: list[Finding] | None = None
+    last: int = 0
     budget: int = field(init=False)
     known: list[int] = field(init=False)
 
@@ -55,6 +57,7 @@ class StreamScan:
                 fallen = self._misplaced(chunk.position + 16, "epoch", self.epoch, chunk.epoch)
                 self.problems.append(finding_of(fallen, "bad_chunk"))
             self.position, self.chunk_id, self.epoch = chunk.stop, chunk.next_id, chunk.epoch
+            self.last = chunk.position
             yield chunk
 
     def _read(self, position: int) -> Chunk:
@@ -77,7 +80,9 @@ class StreamScan:
         problem = finding_of(error, kind)
         if problem.kind == UNSUPPORTED and not is_other_version:
             problem = problem._replace(kind="bad_chunk")
-        self.problems.append(problem)
+        is_unindexed = kind == "torn_chunk" and self.known[-1:] == [self.last]  # the server cuts such an end when it starts
+        target = self.torn if is_unindexed and self.torn is not None else self.problems
+        target.append(problem)
         if found is None:
             return False
         if self.chunk_id is not None and found.chunk_id != self.chunk_id:

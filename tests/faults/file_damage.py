@@ -16,7 +16,11 @@ from typing import NamedTuple
 
 PAGE = 4096
 NOT_ASCII = ("Тема-é", "журнал", os.fsdecode(b"caf\xe9"))  # the last is not UTF-8
-HOWS = ("empty", "zeros", "zero pages", "missing", "older", "foreign", "folder missing", "other name")
+HOWS = ("empty", "cut to the head", "zeros", "zero pages", "missing", "older", "foreign", "folder missing", "other name")
+HEADS = {  # sizes by the ending of a file's name; others have no head
+    **{".wal": 5, ".segment": 8, ".index": 8, ".dat": 9, ".dets": 56},
+    **{".qi": 64, ".qs": 64, ".DCD": 8, ".DCL": 8, ".LOG": 8},
+}
 
 
 class Damage(NamedTuple):
@@ -48,6 +52,11 @@ class Damager:
 
     def _empty(self, _folder: Path, path: Path) -> bool:
         return _written(path, b"")
+
+    def _cut_to_the_head(self, _folder: Path, path: Path) -> bool:
+        """Leave what a kill leaves of a file that was just created."""
+        size = HEADS.get(path.suffix)
+        return size is not None and _written(path, path.read_bytes()[:size])
 
     def _zeros(self, _folder: Path, path: Path) -> bool:
         return _written(path, bytes(path.stat().st_size))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from rabbitstore import plan_recovery
-from rabbitstore.declared import declaration_problems
+from rabbitstore.declared import declaration_problems, declared_names
 from rabbitstore.khepri.store import rows
 from rabbitstore.quorum.wal import WalScan
 from tests.archives import unpack
@@ -89,6 +90,31 @@ def test_a_queue_without_its_folder_is_not_intact(name, folder, copied):
     assert verified.code == 1 and "missing queue" in verified.out
     recovered = run("recover", node)
     assert recovered.code == 1 and "not repaired: " in recovered.out
+
+
+def test_a_renamed_node_has_neither_its_quorum_queues_nor_its_streams(tmp_path):
+    """After `rabbitmqctl rename_cluster_node` and a start 3.10.8 delivered `c1` and `c2`, and had no node of `q1` and `s1`."""
+    unpack(DATA / "rabbitmq310-renamed.tar.xz", tmp_path)
+    node = tmp_path / "node"
+    found = {one["kind"]: one for one in run("verify", "--json", node).json["problems"]}
+    assert set(found) == {"undeclared_queue", "unregistered_stream"}
+    quorum = found["undeclared_queue"]
+    assert quorum["file"].startswith("quorum/old@localhost/") and "'q1'" in quorum["expected"]
+    assert found["unregistered_stream"]["file"].startswith("stream/__s1_")
+    assert Counter(line["queue"] for line in run("dump", "--json", node).lines) == dict.fromkeys(("c1", "c2", "q1", "s1"), 4)
+    assert "not repaired: " in run("recover", node).out
+
+
+def test_a_node_that_began_anew_with_another_name_has_only_its_own_declarations(tmp_path):
+    """4.3.6 starts on the folder of another name as a new node, and knows none of the queues `c1`, `c2`, `q1` and `s1`."""
+    unpack(DATA / "rabbitmq43-moved.tar.xz", tmp_path)
+    node = tmp_path / "node"
+    assert declared_names(str(node), "/") == []
+    assert ("undeclared_queue", "a declaration for 'q1'") in {
+        (one.kind, one.expected) for one in declaration_problems(str(node))
+    }
+    shutil.rmtree(node / "coordination" / "second@localhost")
+    assert sorted(declared_names(str(node), "/")) == ["c1", "c2", "q1", "s1"]
 
 
 def test_queues_missing_from_an_older_log_of_khepri_require_an_operator(copied):

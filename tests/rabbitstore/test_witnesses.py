@@ -89,6 +89,19 @@ def test_contradictory_marks_of_a_journal_are_damage(tmp_path: Path, order: str,
     assert verify(str(tmp_path)).problems == []
 
 
+def test_a_message_that_a_journal_publishes_and_acknowledges_beside_its_segment_is_listed(tmp_path: Path) -> None:
+    """3.8.9 and 3.10.8 start, count these marks of a journal as none, and deliver the message of the segment again."""
+    queue = store_at(tmp_path, 1)
+    kill(tmp_path)
+    listed = numbers(tmp_path)
+    (entry,) = [one for one in RabbitStore.open(str(tmp_path), "r").messages() if one.seq_id == 0]
+    data = (queue / "0.idx").read_bytes()
+    term_at = data.index(b"\x83h")
+    term = data[term_at : term_at + int.from_bytes(data[term_at - 4 : term_at], "big")]
+    (queue / "journal.jif").write_bytes(publish(0, entry.msg_id, term) + delivered(0) + acknowledged(0))
+    assert (numbers(tmp_path), verify(str(tmp_path)).problems) == (listed, [])
+
+
 def test_acknowledgement_without_a_publish_after_an_interrupted_flush_is_not_damage(tmp_path: Path) -> None:
     """The flush deletes a segment before it empties the journal, so that its marks may be all that is left."""
     queue = store_at(tmp_path, 1)

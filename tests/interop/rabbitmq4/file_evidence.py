@@ -50,17 +50,18 @@ Folders in which a rule is broken: {wrong}. Folders with a loss that no file sho
 - *intact*: `verify` is 0 and nothing contradicts it
 - *repaired*: the printed commands end at `verify` 0, and every loss is counted
 - *person*: the tool says why it does nothing, or that the folder is not understood
-- *limit*: after a kill no file tells what is lost (below)
+- *limit*: no file tells what is lost (below)
 - **broken**: an uncounted loss, a dead end, or another answer of the real server
 """
 LIMITED = """
 ## Losses that no file shows
 
-All are of classic queues, and all but one kind after a kill. An acknowledgement removes an entry and leaves the message, so an
-entry that is gone looks like an acknowledged one ([docs](../formats/rabbitmq-damage.md#notes)). The server writes an entry of
-version 2 before its message, so a message that is gone from the end of `N.qs` looks like one that was never written; `dump` and
-`verify` note it. After a clean stop the terms and reference counts show both. No checksum covers a body in `N.rdq`: with zeros
-inside it the server delivers the message as `dump` lists it, changed.
+All are of classic queues, and all but one kind after a kill or without the terms of a clean stop. An acknowledgement removes
+an entry and leaves the message, so an entry that is gone looks like an acknowledged one
+([docs](../formats/rabbitmq-damage.md#notes)). The server writes an entry of version 2 before its message, so a message that
+is gone from the end of `N.qs` looks like one that was never written; `dump` and `verify` note it. After a clean stop the
+terms and reference counts show both. No checksum covers a body in `N.rdq`: with zeros inside it the server delivers the
+message as `dump` lists it, changed.
 """
 
 

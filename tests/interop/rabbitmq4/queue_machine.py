@@ -143,7 +143,7 @@ class _Maker:
         elif what < 0.935 and self.version >= 2:
             self.add((Atom("timeout"), Atom("expire_msgs")))
         elif what < 0.945 and self.version == STRICT:
-            self._lose(PIDS[sender], config)
+            self._lose(PIDS[sender])
         elif what < 0.95:
             self._end(PIDS[sender])
         elif what < 0.96:
@@ -160,11 +160,8 @@ class _Maker:
         self.sent[PIDS.index(pid)] = 0
         self.subscribed -= {key for key in self.subscribed if key[1] == pid}
 
-    def _lose(self, pid: Opaque, config: dict[Any, Any]) -> None:
-        """Lose a process's connection, and perhaps give up on a consumer; not with a single active or a cancelled consumer."""
-        is_plain = all(key in self.subscribed for key in self.consumers if key[1] == pid)
-        if config[Atom("single_active_consumer_on")] == TRUE or not is_plain:
-            return
+    def _lose(self, pid: Opaque) -> None:
+        """Lose a process's connection, and perhaps give up on a consumer."""
         self.add((Atom("down"), pid, Atom("noconnection")))
         for key in sorted(self.subscribed, key=str):
             if self.chance.random() < 0.3:
@@ -300,7 +297,7 @@ def facts(machine: Machine) -> dict[str, Any]:
 
     def consumer(one: Any) -> tuple[Any, ...]:
         held = {number: row(message) for number, message in one.held.items()}
-        return one.status, one.credit, one.next_id, one.priority, one.is_once, held
+        return one.status, one.before, one.credit, one.next_id, one.priority, one.is_once, held
 
     known = {key for key, one in machine.consumers.items() if one.credit > 0 and one.status == "up"}
     return {

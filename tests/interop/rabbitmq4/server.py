@@ -87,6 +87,8 @@ class Server:
             "RABBITMQ_NODENAME": self.node_name,
             "RABBITMQ_DIST_PORT": str(self._distribution_port),
             "RABBITMQ_MNESIA_BASE": f"{base}/mnesia",
+            "RABBITMQ_MNESIA_DIR": f"{base}/mnesia/{self.node_name}",  # `rabbitmqctl` of 3.8 does not derive these
+            "RABBITMQ_FEATURE_FLAGS_FILE": f"{base}/mnesia/{self.node_name}-feature_flags",
             "RABBITMQ_LOG_BASE": f"{base}/log",
             "RABBITMQ_CONFIG_FILE": f"{base}/rabbitmq.conf",
             "RABBITMQ_ADVANCED_CONFIG_FILE": f"{base}/advanced.config",

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from rabbitstore.format.terms import FALSE, TRUE, UNDEFINED, Atom, CharList, Opaque
-from rabbitstore.quorum.machine import Machine, MessageInfo
-from rabbitstore.quorum.machine_parts import Settings
+from rabbitstore.quorum.machine import Machine
+from rabbitstore.quorum.machine_parts import MessageInfo, Settings
 from rabbitstore.quorum.state import _strict
 
 NODE, OTHER = b"w\x09a@nowhere", b"w\x09b@nowhere"

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from rabbitstore.format.terms import UNDEFINED, Atom
 from rabbitstore.quorum.command_cy import INDEX_BITS
-from rabbitstore.quorum.machine import Machine, MessageInfo
-from rabbitstore.quorum.machine_parts import Settings
+from rabbitstore.quorum.machine import Machine
+from rabbitstore.quorum.machine_parts import MessageInfo, Settings
 from rabbitstore.quorum.messages import MessageList, QuorumContent
 
 MESSAGES = st.builds(

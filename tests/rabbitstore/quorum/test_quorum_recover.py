@@ -383,6 +383,21 @@ def test_free_blocks_of_an_open_table(copy, name):
 
 @pytest.mark.parametrize("folder", ["quorum", "coordination"])
 @pytest.mark.parametrize("name", ["names.dets", "meta.dets"])
+def test_an_open_table_without_its_whole_head_is_rebuilt(copy, name, folder):
+    """Servers repair one that was not closed from 312 bytes on: 3.10.8 refuses 56 and 184, and 4.0.5 and 4.3.6 refuse 56."""
+    node = copy("rabbitmq4-killed")
+    (file,) = node.glob(f"{folder}/*/{name}")
+    data = bytearray(file.read_bytes())
+    data[CLOSED_AT : CLOSED_AT + 4] = bytes(4)
+    assert read_rows(bytes(data[:312]), "") == []
+    file.write_bytes(data[:311])
+    kind = f"bad_{name.removesuffix('.dets')}_table"
+    assert (f"{file.relative_to(node)}", kind) in {(one.file, one.kind) for one in problems(node)}
+    recovered(node)
+
+
+@pytest.mark.parametrize("folder", ["quorum", "coordination"])
+@pytest.mark.parametrize("name", ["names.dets", "meta.dets"])
 def test_a_table_with_zeroed_slots_is_rebuilt(copy, name, folder):
     """The server finds no row by slots of zeros, although all rows are there; it repairs only a table that was not closed."""
     node = copy("rabbitmq4-streams")

@@ -196,6 +196,25 @@ def test_a_zeroed_sector(copy: Callable[..., Any]) -> None:
     assert set(found) < every and max(found) == max(every) and len(found) >= len(every) - 4
 
 
+@pytest.mark.parametrize("size", [20, 60, -1])
+def test_a_torn_end_that_the_index_does_not_have_is_a_note(copy: Callable[..., Any], size: int) -> None:
+    """Servers write a chunk before its record, and cut such an end when they start: 3.10.8, 4.0.5 and 4.3.6 lost no message."""
+    stream = copy("s.mixed")
+    every = [message.seq_id for message in stream.messages()]
+    last = heads(stream, -1)[-1]
+    file = Path(path_of(stream, number=-1))
+    data = file.read_bytes()
+    torn = bytearray(data[last.position : last.stop])
+    torn[24:32] = last.next_id.to_bytes(8, "big")
+    file.write_bytes(data + torn[:size])
+    assert kinds(stream) == set()
+    assert [(one.kind, one.offset) for one in check_stream(stream).notes] == [("torn_chunk", len(data))]
+    assert [message.seq_id for message in stream.messages()] == every and stream.problems == []
+    index = Path(path_of(stream, "index", -1))
+    index.write_bytes(index.read_bytes()[: -layout.INDEX_RECORD.size])  # no kill leaves two chunks without a record
+    assert "torn_chunk" in kinds(stream)
+
+
 def test_zeros_to_the_end(copy: Callable[..., Any]) -> None:
     """A power cut may leave zeros at the end of the last segment."""
     stream = copy("s.filtered")
