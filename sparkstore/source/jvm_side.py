@@ -31,14 +31,16 @@ from commitlog.row_filter import IN, Condition, RowFilter
 from storageio import StoreError
 
 from ..errors import DataLost
+from ..jar import is_for_jvm
 from ..object_disk import is_remote
-from ..options import EPOCH, FAIL, REPORT, parse_read_options
+from ..options import EPOCH, FAIL, REPORT, parse_read_options, paths_of
 from ..schema import MESSAGE_COLUMNS, PROBLEM_COLUMN, STORE_COLUMN, TIMES, message_schema, problem_type
 from .batches import MS_MAX, ReadRequest
 from .data_source import BrokerStoreSource, PushdownReader, split_batches
 from .several_stores import stream_reader
 from .split_reader import BATCH_BYTES, SplitReader, aligned
 from .splits import LogSplit
+from .stores import find_stores
 from .streaming import StreamPartition
 from .time_filter import by_milliseconds
 
@@ -57,6 +59,13 @@ Answer = dict[str, Any]
 def schema_of(request: Answer) -> Answer:
     """Return the schema of all columns."""
     return {"schema": BrokerStoreSource(request["options"]).schema().json()}
+
+
+def choose(request: Answer) -> Answer:
+    """Return whether the JVM reads the columns of a table with these options; otherwise the Python source is faster."""
+    options = request["options"]
+    is_chosen = is_for_jvm(_schema(request["table"]).names, options)
+    return {"jvm": is_chosen and not find_stores(paths_of(options))[0].is_rabbit}
 
 
 def plan(request: Answer) -> Answer:
@@ -250,6 +259,7 @@ def main(source: IO[bytes], target: IO[bytes]) -> None:
     """Answer requests until there are no more."""
     verbs: dict[str, Callable[[Answer], Answer]] = {
         "schema": schema_of,
+        "choose": choose,
         "plan": plan,
         "read": lambda request: read(request, target),
         **StreamSide().verbs,

@@ -15,12 +15,15 @@ pytest.importorskip("pyspark")
 
 import pyspark
 
+from sparkstore.jar import jar_path
+
 from .conftest import JAVA_OPTIONS, ROOT, why_not
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
-def test_a_python_without_the_library_is_named(made: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("jar", [""] if jar_path() is None else ["", jar_path()])
+def test_a_python_without_the_library_is_named(made: Path, tmp_path: Path, jar: str) -> None:
     """A script run without its environment used to print a hundred lines of Java without the reason."""
     reason = why_not()
     if reason is not None:
@@ -32,11 +35,12 @@ def test_a_python_without_the_library_is_named(made: Path, tmp_path: Path) -> No
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from pyspark.sql import SparkSession\n"
         "from sparkstore import read_messages\n"
-        'spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()\n'
+        'spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")\n'
+        'spark = spark.config("spark.jars", sys.argv[3]).getOrCreate()\n'
         "read_messages(spark, sys.argv[2])\n"
     )
     reported = subprocess.run(
-        [sys.executable, "-c", script, str(ROOT), str(made)], capture_output=True, text=True, check=False, cwd=tmp_path,
+        [sys.executable, "-c", script, str(ROOT), str(made), jar], capture_output=True, text=True, check=False, cwd=tmp_path,
         env=os.environ | python | {"SPARK_LOCAL_IP": "127.0.0.1"},
     )  # fmt: skip
     assert reported.returncode != 0
