@@ -1,6 +1,7 @@
 """Compare random conditions in Spark with DuckDB over the exported Parquet, and rows of many split sizes with the dump.
 
-    python -m bench.spark_predicates [--count 1000] [--minutes 30] [--seed 26] [--folder /tmp/bench-spark-predicates]
+    python -m bench.spark_predicates [--count 1000] [--minutes 30] [--seed 26] [--source NAME]
+        [--folder /tmp/bench-spark-predicates]
 
 Each condition is a tree of comparisons of numbers, times, texts and arrays.  Spark reads the store anew for each, with the
 Python source (every other time with `pushFilters`) and, with the jar, with the JVM source; DuckDB reads the files that `export`
@@ -19,7 +20,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -133,10 +134,10 @@ class Conditions:
         self.seconds.append(time.monotonic() - began)
 
 
-def compare_splits(spark: Any, path: Path, count: int) -> str | None:
+def compare_splits(spark: Any, path: Path, count: int, sources: Sequence[str]) -> str | None:
     """Return the first source and split size that have other rows, or None."""
     expected = None
-    for source, size in itertools.product(SOURCES, SPLITS):
+    for source, size in itertools.product(sources, SPLITS):
         frame = spark.read.format(source).option("splitBytes", size).load(str(path))
         rows = frame.selectExpr("physical_offset", "xxhash64(to_json(struct(*))) AS digest")
         found = sorted(map(tuple, rows.collect()))
@@ -153,9 +154,10 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30, help="after that no condition begins")
     parser.add_argument("--messages", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=26)
+    parser.add_argument("--source", choices=SOURCES, action="append", help="a source to compare; default: all")
     parser.add_argument("--folder", default="/tmp/bench-spark-predicates")
     arguments = parser.parse_args()
-    folder = Path(arguments.folder)
+    folder, sources = Path(arguments.folder), arguments.source or SOURCES
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     make(folder / "store", arguments.messages)
@@ -164,8 +166,8 @@ def main() -> int:
 
     export(spark, str(folder / "store"), str(folder / "out"))
     began = time.monotonic()
-    problem, done = compare_splits(spark, folder / "store", arguments.messages), 0
-    for source in SOURCES:
+    problem, done = compare_splits(spark, folder / "store", arguments.messages, sources), 0
+    for source in sources:
         conditions = Conditions(spark, folder / "store", folder / "out", source, began + arguments.minutes * 60)
         if problem is None:
             conditions.compare(arguments.count, arguments.seed)
@@ -173,8 +175,8 @@ def main() -> int:
         done, seconds = done + len(conditions.seconds), conditions.seconds or [0.0]
         print(f"{source}: a condition took {statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f} s)")
     spark.stop()
-    count = arguments.count * len(SOURCES)
-    print(problem or f"{done} of {count} conditions and {len(SPLITS)} split sizes of {', '.join(SOURCES)}: the same rows")
+    count = arguments.count * len(sources)
+    print(problem or f"{done} of {count} conditions and {len(SPLITS)} split sizes of {', '.join(sources)}: the same rows")
     return 1 if problem or done < count else 0
 
 

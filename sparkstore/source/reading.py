@@ -69,6 +69,11 @@ def _name_absence(error: Exception) -> None:
 
 def missing_in_python() -> MissingExtra:
     """Return the error for workers whose Python does not find the format."""
+    if not os.path.exists(__file__):  # in a zip file
+        return MissingExtra(
+            "Spark does not look for sources in --py-files: call spark.dataSource.register(BrokerStoreSource) before, with the "
+            "class from sparkstore.source.data_source, or install brokerstore in the Python of Spark's workers"
+        )
     python = os.environ.get("PYSPARK_PYTHON", "python3")
     return MissingExtra(
         f"the Python of Spark's workers ({python}) does not have brokerstore installed: before starting Spark, set "

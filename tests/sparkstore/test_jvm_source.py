@@ -165,6 +165,16 @@ def test_brokerstore_is_the_source_that_fits(spark: SparkSession, made: Path, tm
     assert [bytes(row["body"]) for row in of_spark(copied.collect())] == [b"topic-1"] * found.count()
 
 
+def test_object_stores_are_read_by_python(spark: SparkSession, made: Path) -> None:
+    """Paths with a protocol go through fsspec, whose driver every process of the cluster must have."""
+    found = spark.read.format("brokerstore").option("splitBytes", "64k").load(f"local://{made}")
+    assert JVM_FORMAT not in found._jdf.queryExecution().toString()
+    assert of_spark(found.collect()) == dumped(made)
+    by_name = frame(spark, f"local://{made}", splitBytes="64k")
+    assert of_spark(by_name.collect()) == dumped(made)
+    assert rows_by_python(by_name) == len(dumped(made))
+
+
 def test_conditions_and_columns(spark: SparkSession, tmp_path: Path) -> None:
     """Random selections equal Spark's own over the rows of the Python source."""
     spark_predicates.make(tmp_path / "store", 600)
