@@ -155,7 +155,7 @@ def test_a_zip_of_the_packages_for_executors_without_the_library(made: Path, tmp
         "spark.dataSource.register(BrokerStoreSource)\n"
         "found = sparkstore.read_messages(spark, sys.argv[1]).where('length(body) >= 0')\n"
         "print('rows', found.count(), _scan_cy.__file__.rpartition('/')[2])\n"
-        "frame = spark.range(9).selectExpr('\"t\" topic', 'cast(id AS binary) body')\n"
+        "frame = spark.range(9).selectExpr('\"t\" topic', 'cast(string(id) AS binary) body')\n"
         "frame.write.format('brokerstore').mode('append').save(sys.argv[2])\n"
         "print('sink', sparkstore.read_meta(spark, sys.argv[2]).count())\n"
     )
