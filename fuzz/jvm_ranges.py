@@ -149,8 +149,8 @@ class Comparison:
         })  # fmt: skip
         assert plan["columns"], "Java decodes every column"
         ranges = plan.pop("ranges")
-        asked = {"plan": {**plan, "python": ""}, "ranges": ranges, "schema": self.schema.json(), "rows": str(target)}
-        print(json.dumps(asked), file=java.stdin, flush=True)
+        request = {"plan": {**plan, "python": ""}, "ranges": ranges, "schema": self.schema.json(), "rows": str(target)}
+        print(json.dumps(request), file=java.stdin, flush=True)
         expected, owners = self._of_python(ranges)  # while Java decodes
         stops = [sys.maxsize if stop < 0 else stop for stop in json.loads(_of(java.stdout).readline())]
         with pa.ipc.open_stream(target.read_bytes()) as stream:
