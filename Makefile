@@ -129,6 +129,7 @@ bench-spark: $(VENV)/.kernels $(VENV)/.dev
 spark-night: bench-spark
 	@$(RUN) -m bench.spark_equals_dump
 	@$(RUN) -m bench.spark_predicates
+	@$(RUN) -m fuzz.jvm_ranges
 	@$(RUN) -m bench.spark_live
 
 # Its own requirements, beside those of development; the rows against RocketMQ want Java 17 and Maven.

@@ -217,7 +217,8 @@ def _is_below(pid: int, parents: dict[int, int]) -> bool:
     return pid == os.getpid()
 
 
-def session(folder: Path) -> Any:
+def session(folder: Path, jar: str | None = None) -> Any:
+    """Start Spark; without the jar "brokerstore" is the Python source."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[1])
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -226,7 +227,7 @@ def session(folder: Path) -> Any:
     settings = {
         "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.sql.shuffle.partitions": "2",
         "spark.driver.memory": "3g", "spark.local.dir": str(folder / "local"), "spark.driver.host": "127.0.0.1",
-        "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+        "spark.driver.extraJavaOptions": JAVA_OPTIONS, "spark.jars": jar or "",
     }  # fmt: skip
     builder = SparkSession.builder.master("local[2]").appName("bench")
     for name, value in settings.items():

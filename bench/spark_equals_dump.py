@@ -1,11 +1,12 @@
 """Compare every row that a real Spark reads from each kind of folder with `brokerstore dump --json`.
 
-    python -m bench.spark_equals_dump [--bytes 1g] [--minutes 40] [--folder /tmp/bench-spark]
+    python -m bench.spark_equals_dump [--bytes 1g] [--minutes 80] [--source NAME] [--folder /tmp/bench-spark]
 
 The folders are those of real brokers in `tests/data`, whole and with a condition that is pushed down, with splits from 64 KiB
-to 1 GiB; then two stores of one message size: 64 MiB with small splits, and `--bytes` with large ones.  Both sides become the
-same JSON text with sorted keys.  Spark's workers return a digest of each row, so that a gigabyte need not go through the
-driver.  Ends with 1 if a comparison differs, or if not all were made within `--minutes`.  Part of `make spark-night`.
+to 1 GiB; then two stores of one message size: 64 MiB with small splits, and `--bytes` with large ones.  With the jar each
+comparison is made with the Python source and with the JVM source, unless `--source` names one.  Both sides become the same
+JSON text with sorted keys.  Spark's workers return a digest of each row, so that a gigabyte need not go through the driver.
+Ends with 1 if a comparison differs, or if not all were made within `--minutes`.  Part of `make spark-night`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import base64
 import hashlib
+import itertools
 import json
 import shutil
 import subprocess
@@ -24,8 +26,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.spark_against_arrow import make_store, session
+from sparkstore.jar import JVM_FORMAT, PYTHON_FORMAT, jar_path
 from sparkstore.options import size_of
 from sparkstore.schema import RABBIT_COLUMNS
+from sparkstore.source.reading import FORMAT
 from tests.archives import unpack
 
 CHECKSUM = "__CRC32#"  # the source removes it from `properties`
@@ -38,6 +42,7 @@ NO_FOLDERS = {  # parts, or several
     "rabbitmq-upgrades",
 }  # fmt: skip
 RABBIT_NULLS: dict[str, Any] = dict.fromkeys(set(RABBIT_COLUMNS) - {"body"})  # the dump leaves out keys of other types of queue
+SOURCES = (FORMAT,) if jar_path() is None else (PYTHON_FORMAT, JVM_FORMAT)
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 Row = dict[str, Any]
 
@@ -72,9 +77,9 @@ class Folder:
         assert tool.returncode in (0, 1) and self.lines, f"{path}: the tool ended with {tool.returncode}: {problem}"
         self.selected += Counter()  # without zeros
 
-    def compare(self, spark: Any, split_bytes: str, is_filtered: bool) -> str | None:
-        """Return how the rows in Spark differ from the dump, or None."""
-        reader = spark.read.format("brokerstore").option("badRecords", "skip" if self.is_damaged else "fail")
+    def compare(self, spark: Any, source: str, split_bytes: str, is_filtered: bool) -> str | None:
+        """Return how the rows of a source differ from the dump, or None."""
+        reader = spark.read.format(source).option("badRecords", "skip" if self.is_damaged else "fail")
         if not self.is_rabbit:
             reader = reader.option("splitBytes", split_bytes).option("pushFilters", str(is_filtered).lower())
         spark.conf.set(PUSHDOWN, str(is_filtered).lower())
@@ -85,8 +90,8 @@ class Folder:
         if found == expected:
             return None
         missing, others = (expected - found).total(), (found - expected).total()
-        what = f" where {self.condition.sql}" if is_filtered else ""
-        return f"{self.path}, splitBytes {split_bytes}{what}: {missing} messages of the dump missing, {others} other rows"
+        what = f"{source}, splitBytes {split_bytes}" + (f" where {self.condition.sql}" if is_filtered else "")
+        return f"{self.path}, {what}: {missing} messages of the dump missing, {others} other rows"
 
 
 def some_condition(row: Row) -> Condition:
@@ -150,25 +155,27 @@ def main() -> int:
     """Compare until the time is over."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bytes", default="1g", help="size of the largest store")
-    parser.add_argument("--minutes", type=float, default=40, help="after that no comparison begins")
+    parser.add_argument("--minutes", type=float, default=80, help="after that no comparison begins")
+    parser.add_argument("--source", choices=SOURCES, action="append", help="a source to compare; default: all")
     parser.add_argument("--folder", default="/tmp/bench-spark")
     arguments = parser.parse_args()
-    folder, began, compared, rows = Path(arguments.folder), time.monotonic(), 0, 0
+    folder, began, compared, rows = Path(arguments.folder), time.monotonic(), Counter[str](), 0
     folder.mkdir(parents=True, exist_ok=True)
-    spark = session(folder)
+    spark, sources = session(folder, jar_path()), arguments.source or SOURCES
     for one, splits in every(folder, size_of(arguments.bytes)):
-        for split_bytes, is_filtered in [(size, is_filtered) for size in splits for is_filtered in (False, True)]:
+        for source, split_bytes, is_filtered in itertools.product(sources, splits, (False, True)):
             if time.monotonic() - began > arguments.minutes * 60:
-                print(f"the time is over before {one.path} with splits of {split_bytes}; {compared} comparisons were equal")
+                print(f"the time is over before {one.path} with splits of {split_bytes}; equal were {dict(compared)}")
                 return 1
-            problem = one.compare(spark, split_bytes, is_filtered)
+            problem = one.compare(spark, source, split_bytes, is_filtered)
             if problem:
                 print(problem)
                 return 1
-            compared, rows = compared + 1, rows + (one.selected if is_filtered else one.lines).total()
+            compared[source] += 1
+            rows += (one.selected if is_filtered else one.lines).total()
         print(f"{one.path}: {one.lines.total()} rows; where {one.condition.sql}: {one.selected.total()}", file=sys.stderr)
     spark.stop()
-    print(f"{compared} comparisons of {rows} rows: equal, {time.monotonic() - began:.0f} s")
+    print(f"comparisons {dict(compared)} of {rows} rows: equal, {time.monotonic() - began:.0f} s")
     return 0
 
 

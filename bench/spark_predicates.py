@@ -1,31 +1,36 @@
 """Compare random conditions in Spark with DuckDB over the exported Parquet, and rows of many split sizes with the dump.
 
-    python -m bench.spark_predicates [--count 1000] [--minutes 15] [--seed 26] [--folder /tmp/bench-spark-predicates]
+    python -m bench.spark_predicates [--count 1000] [--minutes 30] [--seed 26] [--source NAME]
+        [--folder /tmp/bench-spark-predicates]
 
-Each condition is a tree of comparisons of numbers, times, texts and arrays.  Spark reads the store anew for each, every other
-time with `pushFilters`; DuckDB reads the files that `export` wrote.  Both return the number of rows and the sum of their
-physical offsets.  A job consists mostly of waiting for a planning process, so two threads run jobs.  Ends with 1 if a condition
-differs, which it prints, or if not all were compared within `--minutes`.  Part of `make spark-night`.
+Each condition is a tree of comparisons of numbers, times, texts and arrays.  Spark reads the store anew for each, with the
+Python source (every other time with `pushFilters`) and, with the jar, with the JVM source; DuckDB reads the files that `export`
+wrote.  Both return the number of rows and the sum of their physical offsets.  A job consists mostly of waiting for a planning
+process, so two threads run jobs.  Ends with 1 if a condition differs, which it prints, or if not all were compared within
+`--minutes`.  Part of `make spark-night`.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import shutil
 import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from bench.spark_against_arrow import session
+from bench.spark_equals_dump import SOURCES
 from commitlog import Message
 from messagestore import MessageStore, StoreConfig
+from sparkstore.jar import jar_path
 
 T0 = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
 SMALL = StoreConfig.small().but(mapped_file_size_commit_log=1 << 20, max_hash_slot_num=100, max_index_num=4000)
@@ -95,11 +100,11 @@ FACTS = "count(*) AS found, coalesce(sum(physical_offset), 0) AS places"
 class Conditions:
     """Random conditions on a store and the Parquet files of its export, and what was found so far."""
 
-    def __init__(self, spark: Any, path: Path, out: Path, ends: float = float("inf")) -> None:
-        """Compare until the monotonic time `ends`."""
+    def __init__(self, spark: Any, path: Path, out: Path, source: str, ends: float = float("inf")) -> None:
+        """Compare what a source reads until the monotonic time `ends`."""
         import duckdb
 
-        self.spark, self.path, self.ends = spark, path, ends
+        self.spark, self.path, self.source, self.ends = spark, path, source, ends
         self.seconds: list[float] = []
         self.problems: list[str] = []
         self._files, self._lock = duckdb.connect(), threading.Lock()
@@ -117,27 +122,27 @@ class Conditions:
         began = time.monotonic()
         if self.problems or began > self.ends:
             return
-        reader = self.spark.read.format("brokerstore").option("columns", ",".join(COLUMNS))
+        reader = self.spark.read.format(self.source).option("columns", ",".join(COLUMNS))
         reader = reader.option("pushFilters", str(is_pushed).lower()).option("splitBytes", split_bytes)
         row = reader.load(str(self.path)).where(texts[0]).selectExpr(*FACTS.split(", ", 1)).collect()[0]
         with self._lock:
             expected = self._files.execute(f"SELECT {FACTS} FROM rows WHERE {texts[1]}").fetchone()
         if expected is None or tuple(row) != tuple(map(int, expected)):
-            self.problems.append(f"{texts[0]}, splitBytes {split_bytes}: {tuple(row)} in Spark, {expected} in DuckDB")
+            self.problems.append(
+                f"{self.source}, {texts[0]}, splitBytes {split_bytes}: {tuple(row)} in Spark, {expected} in DuckDB"
+            )
         self.seconds.append(time.monotonic() - began)
 
 
-def compare_splits(spark: Any, path: Path, count: int) -> str | None:
-    """Return the first split size with which Spark has other rows, or None."""
-    from sparkstore.source.reading import read_messages
-
+def compare_splits(spark: Any, path: Path, count: int, sources: Sequence[str]) -> str | None:
+    """Return the first source and split size that have other rows, or None."""
     expected = None
-    for size in SPLITS:
-        frame = read_messages(spark, str(path), splitBytes=size)
+    for source, size in itertools.product(sources, SPLITS):
+        frame = spark.read.format(source).option("splitBytes", size).load(str(path))
         rows = frame.selectExpr("physical_offset", "xxhash64(to_json(struct(*))) AS digest")
         found = sorted(map(tuple, rows.collect()))
         if len(found) != count or found != (expected or found):
-            return f"splitBytes {size}: {len(found)} rows, or other ones"
+            return f"{source}, splitBytes {size}: {len(found)} rows, or other ones"
         expected = found
     return None
 
@@ -146,30 +151,33 @@ def main() -> int:
     """Make a store, export it, and compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=1000, help="number of conditions")
-    parser.add_argument("--minutes", type=float, default=15, help="after that no condition begins")
+    parser.add_argument("--minutes", type=float, default=30, help="after that no condition begins")
     parser.add_argument("--messages", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=26)
+    parser.add_argument("--source", choices=SOURCES, action="append", help="a source to compare; default: all")
     parser.add_argument("--folder", default="/tmp/bench-spark-predicates")
     arguments = parser.parse_args()
-    folder = Path(arguments.folder)
+    folder, sources = Path(arguments.folder), arguments.source or SOURCES
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     make(folder / "store", arguments.messages)
-    spark = session(folder)
+    spark = session(folder, jar_path())
     from sparkstore.jobs import export
 
     export(spark, str(folder / "store"), str(folder / "out"))
     began = time.monotonic()
-    problem = compare_splits(spark, folder / "store", arguments.messages)
-    conditions = Conditions(spark, folder / "store", folder / "out", began + arguments.minutes * 60)
-    if problem is None:
-        conditions.compare(arguments.count, arguments.seed)
-        problem = next(iter(conditions.problems), None)
+    problem, done = compare_splits(spark, folder / "store", arguments.messages, sources), 0
+    for source in sources:
+        conditions = Conditions(spark, folder / "store", folder / "out", source, began + arguments.minutes * 60)
+        if problem is None:
+            conditions.compare(arguments.count, arguments.seed)
+            problem = next(iter(conditions.problems), None)
+        done, seconds = done + len(conditions.seconds), conditions.seconds or [0.0]
+        print(f"{source}: a condition took {statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f} s)")
     spark.stop()
-    done, seconds = len(conditions.seconds), conditions.seconds or [0.0]
-    print(f"a condition took {statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f} s)")
-    print(problem or f"{done} of {arguments.count} conditions and {len(SPLITS)} split sizes: the same rows")
-    return 1 if problem or done < arguments.count else 0
+    count = arguments.count * len(sources)
+    print(problem or f"{done} of {count} conditions and {len(SPLITS)} split sizes of {', '.join(sources)}: the same rows")
+    return 1 if problem or done < count else 0
 
 
 if __name__ == "__main__":

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from .object_disk import is_remote
 from .options import by_our_names, paths_of
 from .schema import MESSAGE_COLUMNS, PROBLEM_COLUMN, STORE_COLUMN
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 JARS = "spark.jars"
-JVM_FORMAT = "brokerstore-jvm"
+JVM_FORMAT, PYTHON_FORMAT = "brokerstore-jvm", "brokerstore-python"  # names of one source each, where the jar is loaded
 _JAR = Path(__file__).resolve().parent / "jvm" / "brokerstore-spark.jar"
 # Options whose rows the JVM source lets Python select.
 _PYTHON_OPTIONS = ("key", "subscribepattern", "assign", "startinggroup", "startingoffsetsbytimestamp")
@@ -26,15 +22,10 @@ def jar_path() -> str | None:
     return str(_JAR) if _JAR.exists() else None
 
 
-def has_jar(spark: SparkSession) -> bool:
-    """Return whether a session was started with the jar in `spark.jars`."""
-    return any(name.rpartition("/")[2] == _JAR.name for name in (spark.conf.get(JARS, "") or "").split(","))
-
-
-def is_for_jvm(columns: Iterable[str] | None, options: Mapping[str, str]) -> bool:
+def is_for_jvm(columns: Iterable[str], options: Mapping[str, str]) -> bool:
     """Return whether the JVM decodes healthy records of a read itself; other reads are faster without it."""
     given = by_our_names(options)
-    is_known = columns is None or set(columns) <= {*MESSAGE_COLUMNS, STORE_COLUMN, PROBLEM_COLUMN}
+    is_known = set(columns) <= {*MESSAGE_COLUMNS, STORE_COLUMN, PROBLEM_COLUMN}
     has_offsets = any(given.get(name, "").lstrip().startswith("{") for name in _BOUNDS)
     return (
         is_known and not has_offsets and given.keys().isdisjoint(_PYTHON_OPTIONS) and not any(map(is_remote, paths_of(given)))

@@ -13,8 +13,10 @@ read by the Python source's reader, from the same split.
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import sys
+import traceback
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -31,16 +33,19 @@ from commitlog.row_filter import IN, Condition, RowFilter
 from storageio import StoreError
 
 from ..errors import DataLost
+from ..jar import is_for_jvm
 from ..object_disk import is_remote
-from ..options import EPOCH, FAIL, REPORT, parse_read_options
+from ..options import EPOCH, FAIL, REPORT, parse_read_options, paths_of
 from ..schema import MESSAGE_COLUMNS, PROBLEM_COLUMN, STORE_COLUMN, TIMES, message_schema, problem_type
 from .batches import MS_MAX, ReadRequest
 from .data_source import BrokerStoreSource, PushdownReader, split_batches
 from .several_stores import stream_reader
 from .split_reader import BATCH_BYTES, SplitReader, aligned
 from .splits import LogSplit
+from .stores import find_stores
 from .streaming import StreamPartition
 from .time_filter import by_milliseconds
+from .worker import TRACE
 
 TIME, STORE, PROBLEM = "TIME", "STORE", "PROBLEM"  # kinds of columns in addition to those of `fields`
 KINDS = ("INT", "LONG", "HEX", "HOST", "ID", "TOPIC", "TAGS", "KEYS", "PROPERTIES", "BODY")
@@ -57,6 +62,13 @@ Answer = dict[str, Any]
 def schema_of(request: Answer) -> Answer:
     """Return the schema of all columns."""
     return {"schema": BrokerStoreSource(request["options"]).schema().json()}
+
+
+def choose(request: Answer) -> Answer:
+    """Return whether the JVM reads the columns of a table with these options; otherwise the Python source is faster."""
+    options = request["options"]
+    is_chosen = is_for_jvm(_schema(request["table"]).names, options) and not _shows_trace(request)
+    return {"jvm": is_chosen and not find_stores(paths_of(options))[0].is_rabbit}
 
 
 def plan(request: Answer) -> Answer:
@@ -241,6 +253,11 @@ def _unpacked(text: str) -> Any:
     return pickle.loads(b64decode(text))  # what `plan` made
 
 
+def _shows_trace(request: Answer) -> bool:
+    """Return whether errors of a request come with a stack."""
+    return TRACE in os.environ or BrokerStoreSource(request.get("options", {})).shows_trace
+
+
 def _error(error: StoreError) -> Answer:
     """Return an error in the form in which Spark reports those of a Python worker."""
     return {"error": f"{type(error).__module__}.{type(error).__name__}: {error}"}
@@ -250,6 +267,7 @@ def main(source: IO[bytes], target: IO[bytes]) -> None:
     """Answer requests until there are no more."""
     verbs: dict[str, Callable[[Answer], Answer]] = {
         "schema": schema_of,
+        "choose": choose,
         "plan": plan,
         "read": lambda request: read(request, target),
         **StreamSide().verbs,
@@ -259,7 +277,7 @@ def main(source: IO[bytes], target: IO[bytes]) -> None:
         try:
             answer = verbs[request["verb"]](request)
         except StoreError as error:
-            answer = _error(error)
+            answer = {"error": traceback.format_exc()} if _shows_trace(request) else _error(error)
         target.write(json.dumps(answer).encode() + b"\n")
         target.flush()
 

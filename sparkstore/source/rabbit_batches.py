@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING
 
 from rabbitstore import RabbitMessage, VhostFolder
 from rabbitstore.node_folder import NodeFolder
-from rabbitstore.read.columns import record_batches
+from rabbitstore.read.columns import COLUMNS, folder_batches, record_batches, schema
 from storageio import StoreCorrupt
 from storebytes.finding import UNSUPPORTED, Finding
 
@@ -32,27 +32,56 @@ def rabbit_batches(split: RabbitSplit, request: ReadRequest) -> Iterator[pa.Reco
     with closing(VhostFolder(split.folder, disk) if is_classic else NodeFolder(split.folder, split.vhost, disk)) as folder:
         reported = set() if split.is_first else set(folder.problems)
         bad: list[Finding] = []
+
+        def on_bad(message: RabbitMessage, error: StoreCorrupt) -> None:
+            bad.append(message.problem(error, "bad_properties"))
+
+        for batch in _batches(folder, split, request, on_bad):
+            yield batch
+            yield from _problems(folder, bad, reported, split, request)
+        yield from _problems(folder, bad, reported, split, request)
+
+
+def _batches(
+    folder: VhostFolder | NodeFolder,
+    split: RabbitSplit,
+    request: ReadRequest,
+    on_bad: Callable[[RabbitMessage, StoreCorrupt], None],
+) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a split; a kernel builds those of intact segments of classic queues."""
+    if isinstance(folder, NodeFolder):
         more = {
             STORE_COLUMN: lambda _: split.store,
             TYPE_COLUMN: lambda _: split.type,
             BODY_TEXT: lambda message: message.body.decode("utf-8", "replace"),
         }
-
-        def on_bad(message: RabbitMessage, error: StoreCorrupt) -> None:
-            bad.append(message.problem(error, "bad_properties"))
-
         for built in record_batches(_messages(folder, split.queue), request.arrow, on_bad, request.options.batch_rows, more):
             yield built.batch
-            yield from _problems(folder, bad, reported, split, request)
-        yield from _problems(folder, bad, reported, split, request)
+    elif split.queue is not None:
+        names = [name for name in COLUMNS if name in (*request.schema.names, "body")]  # `folder_batches` counts bytes of bodies
+        for built in folder_batches(folder, split.queue, schema(names), on_bad, request.options.batch_rows):
+            yield _of_classic(built.batch, split, request.arrow)
 
 
-def _messages(folder: VhostFolder | NodeFolder, queue: str | None) -> Iterator[RabbitMessage]:
-    """Yield the messages of a queue; without one those of all quorum queues of a node."""
-    names = [queue] if queue is not None else []
-    if queue is None and isinstance(folder, NodeFolder):
-        names = [one.queue for one in folder.quorum_queues]
-    for name in names:
+def _of_classic(batch: pa.RecordBatch, split: RabbitSplit, requested: pa.Schema) -> pa.RecordBatch:
+    """Return the requested columns, in their types; null for those of other types of queue."""
+    import pyarrow as pa
+
+    given = {STORE_COLUMN: split.store, TYPE_COLUMN: split.type}
+    arrays = []
+    for name, kind in zip(requested.names, requested.types, strict=True):
+        if name in batch.schema.names and not (name == "body" and pa.types.is_string(kind)):
+            arrays.append(batch.column(name).cast(kind))
+        elif name in ("body", BODY_TEXT):
+            arrays.append(pa.array([body.decode("utf-8", "replace") for body in batch.column("body").to_pylist()], kind))
+        else:
+            arrays.append(pa.repeat(pa.scalar(given.get(name), kind), batch.num_rows))
+    return pa.RecordBatch.from_arrays(arrays, schema=requested)
+
+
+def _messages(folder: NodeFolder, queue: str | None) -> Iterator[RabbitMessage]:
+    """Yield the messages of a queue; without one those of all quorum queues."""
+    for name in [one.queue for one in folder.quorum_queues] if queue is None else [queue]:
         yield from folder.messages(name)
 
 

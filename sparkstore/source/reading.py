@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from storageio import MissingExtra
 
-from ..jar import JVM_FORMAT, has_jar, is_for_jvm
 from ..options import option_texts
 from ..schema import META_COLUMNS, RABBIT_COLUMNS, message_schema, named_schema, rabbit_schema
 
@@ -31,9 +29,7 @@ def read_messages(spark: SparkSession, path: StorePath, columns: Iterable[str] |
     Raises `MissingExtra` if the Python that Spark starts does not have brokerstore installed.
     """
     schema = None if columns is None else named_schema(columns, message_schema)
-    names = None if schema is None else schema.names
-    is_jvm = has_jar(spark) and is_for_jvm(names, {"paths": json.dumps(_texts(path)), **option_texts(options)})
-    return _read(spark, path, schema, options, JVM_FORMAT if is_jvm else FORMAT)
+    return _read(spark, path, schema, options)
 
 
 def read_meta(spark: SparkSession, path: StorePath, **options: object) -> DataFrame:
@@ -52,20 +48,14 @@ def is_rabbit_folder(spark: SparkSession, path: StorePath, options: dict[str, ob
     return "queue" in _read(spark, path, None, {name: options[name] for name in names if name in options}).columns
 
 
-def _texts(path: StorePath) -> list[str]:
-    return [os.fspath(one) for one in ([path] if isinstance(path, str | os.PathLike) else path)]
-
-
-def _read(
-    spark: SparkSession, path: StorePath, schema: StructType | None, options: dict[str, object], source: str = FORMAT
-) -> DataFrame:
-    reader = spark.read.format(source)
+def _read(spark: SparkSession, path: StorePath, schema: StructType | None, options: dict[str, object]) -> DataFrame:
+    reader = spark.read.format(FORMAT)
     for name, value in option_texts(options).items():
         reader = reader.option(name, value)
     if schema is not None:
         reader = reader.schema(schema)
     try:
-        return reader.load(os.fspath(path) if isinstance(path, str | os.PathLike) else _texts(path))
+        return reader.load(os.fspath(path) if isinstance(path, str | os.PathLike) else [os.fspath(one) for one in path])
     except Exception as error:  # py4j's own, or Spark Connect's
         _name_absence(error)
         raise
@@ -79,6 +69,11 @@ def _name_absence(error: Exception) -> None:
 
 def missing_in_python() -> MissingExtra:
     """Return the error for workers whose Python does not find the format."""
+    if not os.path.exists(__file__):  # in a zip file
+        return MissingExtra(
+            "Spark does not look for sources in --py-files: call spark.dataSource.register(BrokerStoreSource) before, with the "
+            "class from sparkstore.source.data_source, or install brokerstore in the Python of Spark's workers"
+        )
     python = os.environ.get("PYSPARK_PYTHON", "python3")
     return MissingExtra(
         f"the Python of Spark's workers ({python}) does not have brokerstore installed: before starting Spark, set "

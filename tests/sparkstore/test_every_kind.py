@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from bench.spark_equals_dump import NO_FOLDERS, PUSHDOWN, Folder, names, real_folder
+from bench.spark_equals_dump import NO_FOLDERS, PUSHDOWN, SOURCES, Folder, names, real_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,11 +19,12 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 @pytest.mark.parametrize("name", names())
 def test_rows_equal_the_dump(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    """All rows with small splits, and those of a condition that is pushed down; the condition selects some."""
+    """All rows of each source with small splits, and those of a condition that is pushed down; the condition selects some."""
     folder = Folder(real_folder(name, tmp_path))
     try:
-        assert folder.compare(spark, "64k", is_filtered=False) is None
-        assert folder.compare(spark, "77777", is_filtered=True) is None
+        for source in SOURCES:
+            assert folder.compare(spark, source, "64k", is_filtered=False) is None
+            assert folder.compare(spark, source, "77777", is_filtered=True) is None
     finally:
         spark.conf.unset(PUSHDOWN)
     assert 0 < folder.selected.total() < folder.lines.total()
@@ -35,11 +36,11 @@ def test_a_missing_row_is_reported(spark: SparkSession, tmp_path: Path) -> None:
     one = next(iter(folder.lines))
     folder.lines[one] -= 1
     assert (
-        folder.compare(spark, "1m", is_filtered=False)
-        == f"{folder.path}, splitBytes 1m: 0 messages of the dump missing, 1 other rows"
+        folder.compare(spark, SOURCES[0], "1m", is_filtered=False)
+        == f"{folder.path}, {SOURCES[0]}, splitBytes 1m: 0 messages of the dump missing, 1 other rows"
     )
     folder.lines[one] += 2
-    assert "1 messages of the dump missing, 0 other rows" in str(folder.compare(spark, "1m", is_filtered=False))
+    assert "1 messages of the dump missing, 0 other rows" in str(folder.compare(spark, SOURCES[0], "1m", is_filtered=False))
 
 
 def test_every_archive_in_the_test_data_is_compared() -> None:

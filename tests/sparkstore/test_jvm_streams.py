@@ -14,7 +14,7 @@ pytest.importorskip("pyspark")
 
 from bench.spark_equals_dump import real_folder
 from sparkstore import message_schema
-from sparkstore.jar import JVM_FORMAT
+from sparkstore.jar import JVM_FORMAT, PYTHON_FORMAT
 from sparkstore.source.several_stores import stream_reader
 from storageio import StoreError
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-PYTHON_FORMAT = "brokerstore"
 Run = Callable[..., "StreamingQuery"]
 
 

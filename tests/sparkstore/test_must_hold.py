@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from bench.spark_equals_dump import SOURCES
 from commitlog import Message
 from messagestore import MessageStore
 from sparkstore import read_messages
@@ -74,7 +75,7 @@ def test_a_worker_stays_under_400_megabytes(spark: SparkSession, tmp_path: Path)
     with MessageStore.open(path, config=SMALL.but(mapped_file_size_commit_log=440 << 20)) as store:
         for number in range(420):
             store.put(Message("t", bytes([number % 251]) * size))
-    read = spark.read.format("brokerstore").option("splitBytes", "0")  # with the jar `read_messages` needs no worker
+    read = spark.read.format(SOURCES[0]).option("splitBytes", "0")  # the JVM source needs no worker
     frame = read.load(str(path)).selectExpr("length(body) size")
     assert frame.rdd.getNumPartitions() == 1
     assert [tuple(row) for row in frame.groupBy("size").count().collect()] == [(size, 420)]

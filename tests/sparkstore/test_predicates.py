@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 
 from bench import spark_predicates
+from bench.spark_equals_dump import SOURCES
 from sparkstore import message_schema
 from sparkstore.jobs import export
 from sparkstore.source.data_source import BrokerStoreSource
@@ -73,12 +74,13 @@ def test_conjunctions_pushed_down_equal_duckdb(store: Path, tmp_path: Path) -> N
         assert found == [position for (position,) in requested], where
 
 
-def test_some_conditions_in_spark_equal_duckdb(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", SOURCES)
+def test_some_conditions_in_spark_equal_duckdb(spark: SparkSession, store: Path, tmp_path: Path, source: str) -> None:
     """`make spark-night` compares a thousand."""
     pytest.importorskip("duckdb")
     export(spark, str(store), str(tmp_path / "out"))
     try:
-        conditions = spark_predicates.Conditions(spark, store, tmp_path / "out")
+        conditions = spark_predicates.Conditions(spark, store, tmp_path / "out", source)
         conditions.compare(12, 7)
         assert (conditions.problems, len(conditions.seconds)) == ([], 12)
     finally:

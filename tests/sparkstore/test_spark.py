@@ -14,11 +14,13 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from bench.spark_equals_dump import SOURCES
 from commitlog import Message
 from messagestore import MessageStore
 from messagestore.config import DELAY_LEVELS
 from messagestore.repair.verification import verify_store
 from sparkstore import BadOption, MissingColumn, message_schema, read_messages, read_meta
+from sparkstore.jar import jar_path
 from sparkstore.jobs import audit, compact, export, reindex, stats
 from sparkstore.spark_errors import JobError, find_store_error, plain_errors
 from storageio import StoreCorrupt, UnknownStore
@@ -255,9 +257,9 @@ def test_compact_keeps_the_last_message_of_each_key(spark: SparkSession, made: P
 
 
 def test_over_spark_connect(spark: SparkSession, made: Path, tmp_path: Path) -> None:
-    """All jobs work against a local Connect server, with data frames alone."""
+    """All jobs work against a local Connect server, with data frames alone; with the jar that reads by Java."""
     pytest.importorskip("grpc")
-    script = tmp_path / "client.py"
+    script, jar = tmp_path / "client.py", jar_path() or ""
     script.write_text(
         textwrap.dedent(f"""
         import json
@@ -265,9 +267,11 @@ def test_over_spark_connect(spark: SparkSession, made: Path, tmp_path: Path) -> 
         from sparkstore import read_messages
         from sparkstore.jobs import audit, compact, export, reindex, stats
         spark = (SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")
-                 .config("spark.sql.shuffle.partitions", "2").config("spark.driver.memory", "1g").getOrCreate())
+                 .config("spark.sql.shuffle.partitions", "2").config("spark.driver.memory", "1g")
+                 .config("spark.jars", {jar!r}).getOrCreate())
         path, out = {str(made)!r}, {str(tmp_path / "parquet")!r}
         rows = read_messages(spark, path, ["physical_offset"]).count()
+        assert spark.read.format({SOURCES[-1]!r}).load(path).where("size > 0").count() == rows
         report = audit(spark, path)
         made = reindex(spark, path)
         again = audit(spark, path)

@@ -25,15 +25,15 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
-from sparkstore.jar import JVM_FORMAT, jar_path
+from sparkstore.jar import JVM_FORMAT, PYTHON_FORMAT, jar_path
 from sparkstore.schema import message_schema
+from sparkstore.source.data_source import FORMAT
 from sparkstore.source.several_stores import stream_reader
 from tests.stores import small_config
 
 SMALL = small_config(mapped_file_size_commit_log=16 << 10)
 T0 = 1_700_000_000_000
-NO_JAR = pytest.mark.skipif(jar_path() is None, reason="the jar is not built: make jvm")
-FORMATS = ["brokerstore", pytest.param(JVM_FORMAT, marks=NO_JAR)]
+FORMATS = [FORMAT] if jar_path() is None else [PYTHON_FORMAT, JVM_FORMAT]
 
 
 class Clock:

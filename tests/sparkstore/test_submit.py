@@ -8,6 +8,7 @@ import subprocess
 import sys
 import venv
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -15,12 +16,16 @@ pytest.importorskip("pyspark")
 
 import pyspark
 
+from sparkstore.jar import jar_path
+from storebytes.builds import PACKAGES
+
 from .conftest import JAVA_OPTIONS, ROOT, why_not
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
-def test_a_python_without_the_library_is_named(made: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("jar", [""] if jar_path() is None else ["", jar_path()])
+def test_a_python_without_the_library_is_named(made: Path, tmp_path: Path, jar: str) -> None:
     """A script run without its environment used to print a hundred lines of Java without the reason."""
     reason = why_not()
     if reason is not None:
@@ -32,11 +37,12 @@ def test_a_python_without_the_library_is_named(made: Path, tmp_path: Path) -> No
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from pyspark.sql import SparkSession\n"
         "from sparkstore import read_messages\n"
-        'spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()\n'
+        'spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")\n'
+        'spark = spark.config("spark.jars", sys.argv[3]).getOrCreate()\n'
         "read_messages(spark, sys.argv[2])\n"
     )
     reported = subprocess.run(
-        [sys.executable, "-c", script, str(ROOT), str(made)], capture_output=True, text=True, check=False, cwd=tmp_path,
+        [sys.executable, "-c", script, str(ROOT), str(made), jar], capture_output=True, text=True, check=False, cwd=tmp_path,
         env=os.environ | python | {"SPARK_LOCAL_IP": "127.0.0.1"},
     )  # fmt: skip
     assert reported.returncode != 0
@@ -120,3 +126,52 @@ def test_the_pyspark_shell(made: Path) -> None:
         "rows 1500", "same True", "meta 1500",
     ], reported.stderr[-3000:]  # fmt: skip
     assert "UnknownStore: /absent: no such folder" in reported.stderr and "Traceback" not in reported.stderr
+
+
+def test_a_zip_of_the_packages_for_executors_without_the_library(made: Path, tmp_path: Path) -> None:
+    """Kernels cannot be imported from a zip: plain Python runs.  Spark does not find the format; the error says what to do."""
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    installed = Path(pyspark.__file__).parents[1]
+    if (installed / "sparkstore").exists():
+        pytest.skip("the library is beside pyspark")
+    with ZipFile(tmp_path / "library.zip", "w") as library:
+        for file in (
+            found for name in (*PACKAGES, "brokerstore", "sparkstore", "storageio") for found in (ROOT / name).rglob("*.py")
+        ):
+            library.write(file, file.relative_to(ROOT))
+    venv.create(tmp_path / "bare", with_pip=False)
+    program = tmp_path / "count.py"
+    program.write_text(
+        "import sys, sparkstore\n"
+        "from commitlog import _scan_cy\n"
+        "from sparkstore.source.data_source import BrokerStoreSource\n"
+        "spark = sparkstore.session()\n"
+        "try:\n"
+        "    sparkstore.read_meta(spark, sys.argv[1])\n"
+        "except Exception as error:\n"
+        "    print('error', error)\n"
+        "spark.dataSource.register(BrokerStoreSource)\n"
+        "found = sparkstore.read_messages(spark, sys.argv[1]).where('length(body) >= 0')\n"
+        "print('rows', found.count(), _scan_cy.__file__.rpartition('/')[2])\n"
+        "frame = spark.range(9).selectExpr('\"t\" topic', 'cast(string(id) AS binary) body')\n"
+        "frame.write.format('brokerstore').mode('append').save(sys.argv[2])\n"
+        "print('sink', sparkstore.read_meta(spark, sys.argv[2]).count())\n"
+    )
+    python = str(tmp_path / "bare" / "bin" / "python")
+    environment = {
+        "PYTHONPATH": str(installed), "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python,
+        "SPARK_LOCAL_IP": "127.0.0.1", "JDK_JAVA_OPTIONS": JAVA_OPTIONS,
+    }  # fmt: skip
+    settings = ["--master", "local-cluster[1,1,1024]", "--driver-memory", "600m", "--conf", "spark.ui.enabled=false"]
+    settings += ["--conf", "spark.executor.memory=500m", "--conf", f"spark.executorEnv.PYTHONPATH={installed}"]
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    reported = subprocess.run(
+        [str(submit), *settings, "--py-files", str(tmp_path / "library.zip"), str(program), str(made), str(tmp_path / "sink")],
+        capture_output=True, text=True, check=False, env=os.environ | environment, cwd=tmp_path,
+    )  # fmt: skip
+    lines = [line for line in reported.stdout.splitlines() if line.startswith(("error", "rows", "sink"))]
+    assert len(lines) == 3, reported.stderr[-3000:]
+    assert "call spark.dataSource.register(BrokerStoreSource)" in lines[0]
+    assert lines[1:] == ["rows 1500 _scan_cy.py", "sink 9"]

@@ -25,11 +25,15 @@ final class PythonProcess implements AutoCloseable {
   /** Starts a process; what it logs goes to Spark's log. */
   private PythonProcess(String python) throws IOException {
     this.python = python;
-    ProcessBuilder builder = new ProcessBuilder(python, "-m", MODULE).redirectError(ProcessBuilder.Redirect.INHERIT);
+    process = start("-m", MODULE);
+  }
+
+  private Process start(String... words) throws IOException {
+    ProcessBuilder builder = new ProcessBuilder(Stream.concat(Stream.of(python), Stream.of(words)).toList());
     String path = Stream.of(PythonUtils.sparkPythonPath(), System.getenv("PYTHONPATH"))
         .filter(part -> part != null && !part.isEmpty()).collect(Collectors.joining(File.pathSeparator));
     builder.environment().put("PYTHONPATH", path);
-    process = builder.start();
+    return builder.redirectError(ProcessBuilder.Redirect.INHERIT).start();
   }
 
   /** Sends a request to an idle process or a new one. */
@@ -64,7 +68,7 @@ final class PythonProcess implements AutoCloseable {
     ByteArrayOutputStream line = new ByteArrayOutputStream();
     for (int next = output().read(); next != '\n'; next = output().read()) {
       if (next < 0) {
-        throw new IOException("the Python process of " + MODULE + " ended without an answer; Spark's log has its error");
+        throw new IOException(ending());
       }
       line.write(next);
     }
@@ -74,6 +78,17 @@ final class PythonProcess implements AutoCloseable {
       throw new IllegalArgumentException(found.get("error").asText());
     }
     return found;
+  }
+
+  /** Returns why there is no answer; a Python without the library is named as Spark names one without a source. */
+  private String ending() throws IOException {
+    try {
+      return start("-c", "import sparkstore").waitFor() == 0
+          ? "the Python process of " + MODULE + " ended without an answer; Spark's log has its error"
+          : "[DATA_SOURCE_NOT_FOUND] " + python + " does not have brokerstore installed";
+    } catch (InterruptedException stopped) {
+      throw new IOException(stopped);
+    }
   }
 
   /** Asks on the driver, with the Python that Spark starts for its workers. */
