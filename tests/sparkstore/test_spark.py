@@ -60,7 +60,7 @@ def test_sql_filters_and_several_stores(spark: SparkSession, made: Path, fixture
     assert spark.sql(query).first()[0] == requested > 0  # type: ignore[index]
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
-        pushed = spark.read.format("brokerstore").option("pushFilters", "true").load(str(made))
+        pushed = spark.read.format("brokerstore-python").option("pushFilters", "true").load(str(made))
         pushed.createOrReplaceTempView("messages")
         assert spark.sql(query).first()[0] == requested  # type: ignore[index]
         plan = pushed.where("topic = 'topic-1' AND queue_offset >= 30 AND tags = 'paid'")._jdf.queryExecution().executedPlan()

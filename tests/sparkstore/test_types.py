@@ -152,7 +152,7 @@ def test_spark_pushes_a_filter_on_the_time(spark: SparkSession, hourly: Path) ->
     expected = dumped(hourly)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
-        pushed = spark.read.format("brokerstore").option("pushFilters", "true").load(str(hourly))
+        pushed = spark.read.format("brokerstore-python").option("pushFilters", "true").load(str(hourly))
         late = pushed.where("store_time >= timestamp'2023-11-15 08:13:20Z' AND topic = 't'").select("physical_offset")
         plan = late._jdf.queryExecution().executedPlan().toString()
         assert late.count() == 200 and late.rdd.getNumPartitions() < 40

@@ -25,15 +25,15 @@ final class PythonProcess implements AutoCloseable {
   /** Starts a process; what it logs goes to Spark's log. */
   private PythonProcess(String python) throws IOException {
     this.python = python;
-    process = start("-m", MODULE);
+    process = start(ProcessBuilder.Redirect.INHERIT, "-m", MODULE);
   }
 
-  private Process start(String... words) throws IOException {
+  private Process start(ProcessBuilder.Redirect errors, String... words) throws IOException {
     ProcessBuilder builder = new ProcessBuilder(Stream.concat(Stream.of(python), Stream.of(words)).toList());
     String path = Stream.of(PythonUtils.sparkPythonPath(), System.getenv("PYTHONPATH"))
         .filter(part -> part != null && !part.isEmpty()).collect(Collectors.joining(File.pathSeparator));
     builder.environment().put("PYTHONPATH", path);
-    return builder.redirectError(ProcessBuilder.Redirect.INHERIT).start();
+    return builder.redirectError(errors).start();
   }
 
   /** Sends a request to an idle process or a new one. */
@@ -83,7 +83,7 @@ final class PythonProcess implements AutoCloseable {
   /** Returns why there is no answer; a Python without the library is named as Spark names one without a source. */
   private String ending() throws IOException {
     try {
-      return start("-c", "import sparkstore").waitFor() == 0
+      return start(ProcessBuilder.Redirect.DISCARD, "-c", "import sparkstore").waitFor() == 0
           ? "the Python process of " + MODULE + " ended without an answer; Spark's log has its error"
           : "[DATA_SOURCE_NOT_FOUND] " + python + " does not have brokerstore installed";
     } catch (InterruptedException stopped) {
