@@ -52,8 +52,12 @@ _LAYOUTS = (
 
 
 def inner_path(roots: list[str], file: str) -> str:
-    """Return the path of what is in the folder `roots[0]`, or in one of its log; raise `InvalidMessage` for another."""
-    real = os.path.realpath(os.path.join(roots[0], file.replace("\0", "")))
+    """Return the path of what is in one of the folders, the first that has it; raise `InvalidMessage` for another.
+
+    Names of a virtual host's files are relative to it, those of quorum queues and streams to the node.
+    """
+    paths = [os.path.join(root, file.replace("\0", "")) for root in roots]
+    real = os.path.realpath(next(filter(os.path.lexists, paths), paths[0]))
     if "\0" in file or not any(real.startswith(os.path.join(os.path.realpath(root), "")) for root in roots):
         raise InvalidMessage(f"{file[:200]!r} is no file of this folder")
     return real

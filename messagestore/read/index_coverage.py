@@ -18,8 +18,7 @@ from storageio import StoreCorrupt
 
 if TYPE_CHECKING:
     from commitlog import CommitLog
-    from indexfile import IndexFile, IndexFiles
-    from indexfile.index_file import Header
+    from indexfile import Header, IndexFile, IndexFiles
 
     from ..parts import StoreParts
 
