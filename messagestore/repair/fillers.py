@@ -75,7 +75,7 @@ def least_size(topic: str) -> int:
 def fill(
     offset: int, size_bytes: int, lost: list[Lost], store_timestamp_ms: int, *, to_file_end: bool
 ) -> tuple[bytes, list[Lost]]:
-    """Return the bytes that fill a hole, and the lost messages that did not fit.
+    """Return the bytes that fill a hole, and the lost messages that did not fit, or whose queue has a name that is no topic.
 
     The hole has `size_bytes` bytes at physical offset `offset`.
     """
@@ -87,7 +87,7 @@ def fill(
     for index, message in enumerate(lost):
         least, space = message.least_bytes + dress, stop - at
         is_tight = not to_file_end and 0 < space - least < behind[index]
-        if space < least or (is_tight and index + 1 < len(lost)):
+        if space < least or (is_tight and index + 1 < len(lost)) or not _is_text(message.topic):
             left_out.append(message)
             continue
         taken = space if is_tight else least
@@ -98,6 +98,15 @@ def fill(
     else:
         _pad(data, at, offset, store_timestamp_ms)
     return bytes(data), left_out
+
+
+def _is_text(topic: str) -> bool:
+    """Return whether a record can have the topic: the name of a folder may be no UTF-8."""
+    try:
+        topic.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _dress(size_bytes: int, lost: list[Lost]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -53,6 +54,21 @@ def test_hole_of_exactly_one_minimum_record_is_filled(tmp_path: Path, length: in
     (tmp_path / f"{0:020d}").write_bytes(data.ljust(FILE_SIZE, b"\0"))
     found = [each for each in LogFiles(REAL_DISK, [str(tmp_path)]).messages() if isinstance(each, StoredMessage)]
     assert [(each.topic, each.queue_id, each.queue_offset, each.size) for each in found] == [(topic, 3, 7, size)]
+
+
+def test_a_queue_in_a_folder_that_is_no_text_gets_no_filler(tmp_path: Path) -> None:
+    """No record can have such a topic; the queue claims the lost messages, beside the one that it was copied from."""
+    folder = filled(tmp_path / "store")
+    records = log_records(folder)
+    for record in records[3:6]:
+        destroy(folder, record)
+    queues = folder / "consumequeue"
+    shutil.copytree(queues / "T0", queues / os.fsdecode(b"caf\xe9"))
+    Recovery(str(folder), Choice.SKIP, SMALL).apply()
+    assert verify_store(str(folder)).problems == []
+    with MessageStore.open(folder, "r", SMALL) as store:
+        assert [store.get("T0", 0, at, 1).next_offset for at in (2, 6)] == [3, 7]
+        assert store.max_offset("T0", 0) == len(records)
 
 
 def test_lost_message_is_assigned_to_the_first_hole_large_enough() -> None:
