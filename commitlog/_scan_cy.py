@@ -19,7 +19,7 @@ from .entry_layout import (
     ENTRY_HEADER_SIZE, ENTRY_INDEX_AT, ENTRY_MAGIC, ENTRY_POSITION_AT, ENTRY_SIZE_AT, ENTRY_TERM_AT, ENTRY_UNIT_SIZE,
 )  # fmt: skip
 from .layout import (
-    BODY_CRC_AT, BORN_HOST_AT, BORN_HOST_V6, BORN_TIME_AT, FLAG_AT, HOST_SIZE, HOST_SIZE_V6, MAGIC_AT,
+    BODY_CRC_AT, BORN_HOST_AT, BORN_HOST_V6, BORN_TIME_AT, FILLER_FLAGS, FLAG_AT, HOST_SIZE, HOST_SIZE_V6, MAGIC_AT,
     MAGIC_V1, MAGIC_V2, NAME_END, PAIR_END, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, RECORD_SIZE_MIN,
     SIZE_AT, STORE_HOST_V6, SYS_FLAG_AT,
 )  # fmt: skip
@@ -435,18 +435,9 @@ def entry_units(buffer: Any, positions: Any) -> bytearray:
 def find_fillers(buffer: Any, positions: Any) -> list[int]:
     """Return which of the records at these positions (64-bit) are fillers; a position may be wrong."""
     held: memoryview = memoryview(buffer).cast("B")
-    held_positions: memoryview = column_of(positions, 8)
     source: Source = source_of(held)
     limit: Size = len(held)
-    locations: I64s = i64s_of(held_positions)
-    count: Size = len(held_positions)
-    row: Size
-    found: list[int] = []
-    for row in range(count):
-        _prefetch_head(source, limit, locations, row + HEADS_AHEAD, count)
-        if is_filler_at(source, locations[row], limit):
-            found.append(row)
-    return found
+    return [row for row in find_flagged(held, positions, FILLER_FLAGS) if is_filler_at(source, positions[row], limit)]
 
 
 def find_flagged(buffer: Any, positions: Any, flags: I32) -> list[int]:

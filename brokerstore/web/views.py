@@ -325,7 +325,8 @@ def _bytes_link(request: Request) -> Any:
     roots = request_roots(request)
 
     def link(row: list[Any]) -> str | None:
-        has_bytes = any(os.path.isfile(os.path.join(root, file_at(roots, row[1], row[2])[0])) for root in roots)
+        file, _ = file_at(roots, row[1], row[2])
+        has_bytes = any(os.path.isfile(os.path.join(root, file)) for root in roots)
         return request.link("bytes", file=row[1], offset=row[2]) if has_bytes else None
 
     return link

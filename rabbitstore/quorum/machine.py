@@ -100,7 +100,7 @@ class Machine:
         if self.high or self.normal:
             self.strict = {_HIGH: self.high, _NORMAL: self.normal}
             self.high, self.normal = MessageList(), MessageList()
-        for consumer in (*self.consumers.values(), *(one for _key, one in self.waiting)):
+        for consumer in self._every_consumer():
             consumer.before = UP if consumer.status == SUSPECTED else ""
 
     def lists(self) -> list[MessageList]:
@@ -448,6 +448,10 @@ class Machine:
         else:
             self._update(key, consumer)
 
+    def _every_consumer(self) -> list[QuorumConsumer]:
+        """Return the consumers that have a place, and those that wait to be the active one."""
+        return [*self.consumers.values(), *(one for _key, one in self.waiting)]
+
     def _wait(self, key: Any, consumer: QuorumConsumer) -> None:
         """Add a consumer to those that wait to be the active one, or replace it there."""
         rows = [(own, consumer if own == key else one) for own, one in self.waiting]
@@ -534,10 +538,7 @@ class Machine:
 
     def _down(self, _index: int, time_ms: int, command: Any) -> bool:
         if command[2] == "noconnection" and self.rules.keeps_after_disconnect:
-            for consumer in self.consumers.values():
-                if consumer.pid == command[1]:
-                    consumer.suspect()
-            for _key, consumer in self.waiting:
+            for consumer in self._every_consumer():
                 if consumer.pid == command[1]:
                     consumer.suspect()
             self._sort_waiting(self.waiting)
