@@ -179,8 +179,7 @@ class Judge:
             for position, words, why in LIMITS
             if re.search(words, text) and any(re.search(position, one) for one in positions)
         )
-        is_uncounted = self.is_killed or any(one.endswith("recovery.dets") for one in positions)  # whose terms count messages
-        return next((why for why in found if is_uncounted or why == _NO_CHECKSUM), "")
+        return next((why for why in found if self.is_killed or why == _NO_CHECKSUM), "")
 
     def _lost(self, witnesses: Witnesses, rows: list[Message]) -> list[Message]:
         """Return the messages whose body lies in the folder and that are not listed."""
