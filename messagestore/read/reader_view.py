@@ -18,7 +18,7 @@ from commitlog import CommitLog
 from consumequeue import ConsumeQueue, ConsumeQueues, check_queue_id, check_topic, find_file_size, listed_ids
 from consumequeue.layout import UNIT_SIZE
 from indexfile import AT_REST, IndexFiles, KeyFilters, find_shape, index_paths
-from storageio import Disk, DiskError, InvalidMessage, Kind
+from storageio import Disk, DiskError, InvalidMessage, Kind, StoreCorrupt
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 CHECK_S = 0.01  # between checks for files that a writer deleted, for calls that see by other means what it added
@@ -134,6 +134,11 @@ class ReaderView:
                     self._refresh(queue)
                 except DiskError:  # a file was deleted between two calls
                     self._reload(queue)
+                except StoreCorrupt:
+                    if not self._find_other_size():
+                        raise
+                    queue = self._queues.get_or_add(topic, queue_id)
+                    self._refresh(queue)
                 if not queue.starts and self._disk.stat(queue.folder) is None:  # its topic was deleted
                     self._anchors.pop((topic, queue_id), None)
                     self._queues.forget(queue)
@@ -151,15 +156,22 @@ class ReaderView:
         with contextlib.suppress(InvalidMessage):  # a name that no queue can have may come from a config file
             entry = self._disk.stat(os.path.join(self._queues.folder, check_topic(topic), str(check_queue_id(queue_id))))
             if entry is not None and entry.kind is Kind.FOLDER:
-                self._find_size()
                 return self._queues.get_or_add(topic, queue_id)
         return None
 
-    def _find_size(self) -> None:
-        """Detect the size of queue files if there was no queue at opening."""
-        if len(self._queues) == 0:
-            found = find_file_size(self._disk, self._queues.folder)
-            self._queues.file_size_bytes = found or self._queues.file_size_bytes
+    def _find_other_size(self) -> bool:
+        """Return whether queue files have another size than the known one: the first were made after the opening looked for it.
+
+        The queues are then found again.
+        """
+        found = find_file_size(self._disk, self._queues.folder)
+        if found is None or found == self._queues.file_size_bytes:
+            return False
+        self._queues.file_size_bytes = found
+        for queue in self._queues:
+            self._queues.forget(queue)
+        self._queues.discover()
+        return True
 
     def queue_ids(self, topic: str) -> list[int]:
         """Return the queue ids of a topic, sorted, as its folder lists them."""
@@ -172,7 +184,6 @@ class ReaderView:
         """Find every queue that was created since."""
         with self._guard:
             self._begin()
-            self._find_size()
             self._queues.discover()
 
     def _refresh(self, queue: ConsumeQueue) -> None:

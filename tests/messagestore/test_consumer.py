@@ -539,7 +539,7 @@ def test_a_consumer_of_a_topic_that_does_not_exist_is_logged(tmp_path: Path, mod
         for name in ("T", "t\x1b[2J"):
             with store.consumer(name, group="g", timeout_s=0) as consumer:
                 assert list(consumer) == []
-        assert [record.message for record in caplog.records] == [
+        assert [record.getMessage() for record in caplog.records] == [
             f"{tmp_path}: no topic 'T': the consumer of group 'g' waits for one",
             f"{tmp_path}: no topic 't\\x1b[2J': the consumer of group 'g' waits for one",
         ]

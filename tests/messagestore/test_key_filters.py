@@ -138,7 +138,7 @@ def test_filters_that_cannot_be_read(tmp_path: Path, operation: str, caplog: pyt
         reader.engine.view._refreshed_s = reader.engine.view._filters_loaded_s = -1000.0
         assert answers(reader) == EXPECTED
         assert not reader.engine.index.filters
-    reported = [one.message for one in caplog.records if one.message.startswith("key filters are not used")]
+    reported = [one.getMessage() for one in caplog.records if one.getMessage().startswith("key filters are not used")]
     assert len(reported) == (operation in ("stat", "list"))
     with open_store(tmp_path, disk=NoFilters(operation)) as store:
         with store.engine.housekeeper.guard:

@@ -79,7 +79,7 @@ def test_lost_lock_is_acquired_again_and_logged(tmp_path: Path, caplog: Any) -> 
         assert caplog.records == []
         touch_lock(tmp_path)
         store.engine._keep_lock()
-        assert [record.message for record in caplog.records] == [
+        assert [record.getMessage() for record in caplog.records] == [
             f"{tmp_path}/lock: the lock was lost and taken again: code in this process closed the file"
         ]
         process = other(tmp_path)

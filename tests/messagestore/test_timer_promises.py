@@ -146,7 +146,7 @@ def test_an_interrupted_rebuild_of_the_timer_files_is_done_again(
     work = tmp_path / "brokerstore" / WORK
     work.mkdir()
     with caplog.at_level(logging.WARNING), open_idle(world, tmp_path, clock) as store:
-        assert any("made from the log" in record.message for record in caplog.records)
+        assert any("made from the log" in record.getMessage() for record in caplog.records)
         assert not work.exists()
         clock.now_ms = DUE_MS + 1000
         deliver(store)
