@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any
@@ -18,7 +18,7 @@ from ..format.terms import FALSE, UNDEFINED, Atom, Opaque
 from .command_cy import INDEX_BITS
 from .machine_parts import CANCELLED, QUIESCING, SUSPECTED, UP, DeadLetters, MessageInfo, QuorumConsumer, Settings
 from .messages import MessageList, QuorumContent
-from .processes import key_order, node_of, pid_order, uniform
+from .processes import key_order, message_ids, node_of, pid_order, uniform
 from .versions import AT_REMOVAL, LISTS_STRICT, RULES, Rules
 
 _HIGH_ABOVE = 4
@@ -301,11 +301,13 @@ class Machine:
     def _settle(self, _index: int, _time_ms: int, command: Any) -> bool:
         found = self._find(command[1])
         if found is not None:
-            self._complete(*found, _ids(command[2]))
+            self._complete(*found, message_ids(command[2]))
         return found is not None
 
-    def _complete(self, key: Any, consumer: QuorumConsumer, numbers: Iterable[int]) -> list[QuorumContent]:
-        """Remove messages from a consumer, which gets credit for them."""
+    def _complete(self, key: Any, consumer: QuorumConsumer, numbers: list[int]) -> list[QuorumContent]:
+        """Remove messages from a consumer, which gets credit for them; one that it does not hold alone changes nothing."""
+        if len(numbers) == 1 and numbers[0] not in consumer.held:
+            return []
         gone = [consumer.held.pop(number) for number in numbers if number in consumer.held]
         self._add_credit(consumer, len(gone))
         self._update(key, consumer)
@@ -317,7 +319,7 @@ class Machine:
     def _discard_from(self, command: Any, *, is_failed: bool, annotations: dict[Any, Any]) -> bool:
         found = self._find(command[1])
         if found is not None:
-            for message in self._complete(*found, _ids(command[2])):
+            for message in self._complete(*found, message_ids(command[2])):
                 self._increase(message, is_failed=is_failed, annotations=annotations)
                 self._dead_letter("rejected", message)
             self._activate_after("discard")
@@ -331,7 +333,7 @@ class Machine:
         if found is None:
             return False
         key, consumer = found
-        numbers = _ids(command[2])
+        numbers = message_ids(command[2])
         for number in numbers if self.rules.keeps_return_order else sorted(set(numbers)):
             self._return_one(key, consumer, number, is_failed=is_failed, annotations=annotations)
         if key in self.consumers:
@@ -408,7 +410,10 @@ class Machine:
         if not isinstance(identity, tuple) or len(identity) != 2:
             return False
         if isinstance(spec, str):
-            return self._cancel_by_id(identity, is_removal=spec == "remove")
+            if self._cancel_by_id(identity, is_removal=spec == "remove"):
+                self._activate_after("cancel")
+                self.checkout(time_ms)
+            return False
         if not isinstance(spec, tuple):
             return False
         if spec[0] == "dequeue":
@@ -519,14 +524,14 @@ class Machine:
         consumer = self.consumers.get(key)
         if consumer is None:
             self.waiting = [row for row in self.waiting if row[0] != key]
-        elif is_removal:
+            return True
+        if is_removal:
             self._return_all(key, consumer, is_failed=False)
             self.consumers.pop(key, None)
         else:
             consumer.is_once, consumer.credit, consumer.status, consumer.before = True, 0, CANCELLED, ""
             self._update(key, consumer)
-        if consumer is not None:
-            self._activate_after(AT_REMOVAL)
+        self._activate_after(AT_REMOVAL)
         return True
 
     def _purge(self, _index: int, _time_ms: int, _command: Any) -> bool:
@@ -631,7 +636,7 @@ class Machine:
         inner, dead = command[1], self.dead
         if self.settings.dead_letters == AT_LEAST_ONCE and isinstance(inner, tuple) and inner:
             if inner[0] == "settle" and len(inner) == 2:
-                for number in _ids(inner[1]):
+                for number in message_ids(inner[1]):
                     dead.held.pop(number, None)
             elif inner[0] == "checkout" and len(inner) == 3 and isinstance(inner[2], int):
                 if dead.pid != inner[1]:
@@ -755,11 +760,6 @@ def _priority(meta: Any) -> int:
         if isinstance(row, tuple) and len(row) == 3 and row[0] == b"x-priority" and isinstance(row[2], int):
             return row[2]
     return 0
-
-
-def _ids(term: Any) -> list[int]:
-    """Return message ids: a list of numbers, which the term format may store as bytes."""
-    return [number for number in term if isinstance(number, int)] if isinstance(term, list | bytes) else []
 
 
 def _from_reply_mode(command: Any, reply_mode: Any) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""Processes of clients in the log of a queue: their nodes, their order, and their one form."""
+"""Terms of commands: processes of clients, with their nodes, order and one form, and message ids."""
 
 from __future__ import annotations
 
@@ -44,3 +44,8 @@ def key_order(key: Any) -> tuple[int, Any, tuple[int, ...]]:
         return 0, key, ()
     is_pair = isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], bytes)
     return (1, bytes(key[0]), pid_order(key[1])) if is_pair else (2, repr(key), ())
+
+
+def message_ids(term: Any) -> list[int]:
+    """Return message ids: a list of numbers, which the term format may store as bytes."""
+    return [number for number in term if isinstance(number, int)] if isinstance(term, list | bytes) else []

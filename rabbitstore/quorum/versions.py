@@ -38,7 +38,7 @@ class Rules(NamedTuple):
 
 LISTS_STRICT = 32
 _SUBSCRIBED = frozenset({"checkout", "nodeup", AT_REMOVAL})
-_SETTLED = _SUBSCRIBED | {"settle", "discard", "down"}
+_SETTLED = frozenset({"checkout", "cancel", "nodeup", "settle", "discard", "down"})
 _RETURNS = frozenset({"return", "modify", "requeue"})
 _V0 = Rules()
 _V1 = _V0._replace(
