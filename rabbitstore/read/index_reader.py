@@ -31,10 +31,14 @@ class SharedStores(Protocol):
     def is_in_persistent_store(self, msg_id: bytes) -> bool:
         """Return whether the persistent store, and not the transient one, has the message."""
 
+    def lacks_entries(self, folder: str, number: int, count: int) -> bool:
+        """Return whether the last stop was clean, and left more than `count` entries in a segment of a queue's folder."""
+
 
 class IndexFolder:
     """The files of one index, and whom to ask about messages that they only name."""
 
+    folder: str
     queue: str
     format: IndexVersion
     segment_entries: int

@@ -363,6 +363,17 @@ class VhostFolder(Closing):
         persistent, transient = (self.stores[name].locate(msg_id) is not None for name in layout.STORE_FOLDERS)
         return persistent and not transient
 
+    def lacks_entries(self, folder: str, number: int, count: int) -> bool:
+        """Return whether the last stop was clean, and left more than `count` entries in a segment of a queue's folder.
+
+        A stop deletes a segment without entries.  So where its terms are lost, one that has none shows a loss.
+        """
+        terms = (self.recovery or {}).get(folder)
+        if terms is not None:
+            return terms.segments.get(number, 0) > count
+        is_lost = self.recovery is None or tables.shares_a_row(self.recovery)
+        return is_lost and not count and self._has_mark()
+
     def close(self) -> None:
         """Close the message files."""
         for store in self.stores.values():

@@ -35,7 +35,10 @@ from .check import Checked, Progress, strange_sidecars, verify
 from .compaction import recover_crashed_compaction
 from .index_v2 import rewrite_segment_v2
 
-_INDEX_DAMAGE = ("bad_index_entry", "bad_index_head", "torn_index", "lost_index", "message_lost", "bad_message_head")
+_UNINDEXED = "unindexed_message"
+_INDEX_DAMAGE = (
+    _UNINDEXED, "bad_index_entry", "bad_index_head", "torn_index", "lost_index", "message_lost", "bad_message_head",
+)  # fmt: skip
 STEP_OF = {  # by kind of problem and, where it matters, the file's ending
     ("bad_config", ""): "write_config",
     ("bad_vhost_name", ""): "write_vhost",
@@ -177,14 +180,18 @@ class _Steps:
             self.add("join_journal", journal, kind)  # the server does not join it to a segment with more marks
 
     def in_order(self) -> list[Step]:
-        """Return the steps: what lies in the place of a sidecar, the clean-stop files, then the others as they were found."""
+        """Return the steps: what lies in the place of a sidecar, the clean-stop files, then the others as they were found.
+
+        Before the clean-stop files, the indexes are written that only these files show to lack entries.
+        """
         asides = [row for row in self._reasons if row[0] == "move_aside"]
         others = [row for row in self._reasons if row[0] != "move_aside"]
         if others:
             gone = [name for name in layout.CLEAN_FILES if self._disk.stat(f"{self._path}/{name}") is not None]
             reasons = {("delete", name): {_CLEAN_STOP: None, **self._reasons.get(("delete", name), {})} for name in gone}
             self._reasons |= reasons
-            others = [*reasons, *(row for row in others if row not in reasons)]
+            first = [row for row in others if _UNINDEXED in self._reasons[row]]
+            others = list(dict.fromkeys((*first, *reasons, *others)))
         costs = self._costs()
         return [self._step(kind, file, costs.get((kind, file), FREE)) for kind, file in (*asides, *others)]
 
