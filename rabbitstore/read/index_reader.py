@@ -18,12 +18,16 @@ Finish = Callable[[IntactSegment], Any]
 
 
 class SharedStores(Protocol):
-    """What a version-2 index asks about the message stores; `notes` are states that a kill leaves."""
+    """What a queue's folder asks about its virtual host, `vhost`; `notes` are states that a kill leaves."""
 
+    vhost: str
     notes: list[Finding]
 
     def similar_id(self, msg_id: bytes) -> bytes | None:
         """Return the id of a stored message that differs in one byte; None when this id itself is stored, or none is."""
+
+    def declared_part(self, folder: str) -> bytes | None:
+        """Return the name in the node's metadata that a queue's folder is named after."""
 
     def without_entry(self, queue: str) -> list[SharedMessage]:
         """Return the messages of the persistent store that were routed to the queue and that no index names."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from itertools import dropwhile, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +18,7 @@ from ..format.entry_cy import IndexEntry
 from ..format.message import Content
 from ..format.names import HASHED, read_queue_name, vhost_folder_name
 from ..format.rdq import TERM_AT
+from .declared_name import declared_names, part_of_names
 from .index_restore import SharedMessage, arrival_ms
 from .intact_segment_cy import IntactSegment
 from .queue_folder import QueueFolder
@@ -345,6 +347,14 @@ class VhostFolder(Closing):
                 if other != msg_id and any(store.knows(other) for store in self.stores.values()):
                     return other
         return None
+
+    def declared_part(self, folder: str) -> bytes | None:
+        """Return the name in the node's metadata that a queue's folder is named after."""
+        return part_of_names(self.vhost, folder, self._declared_names)
+
+    @cached_property
+    def _declared_names(self) -> list[bytes]:
+        return declared_names(self.path, self.vhost, self.disk)
 
     def without_entry(self, queue: str) -> list[SharedMessage]:
         """Return the messages of the persistent store that were routed to the queue and that no index names."""

@@ -85,3 +85,35 @@ def test_a_healthy_folder_of_every_release_year_is_served_after_recover(year, ho
     assert run("verify", folder.path).code == 0
     assert listed(folder.path, folder.queues) == before
     assert served(judge, folder.path, folder.queues, before) == []
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_queues_without_their_name_files_are_served_as_listed(year, how, tmp_path):
+    """The server looks for a folder by the hash of the declared name; names beyond ASCII and parts by priority are among them."""
+    judge, folders = year
+    folder, node = folders[how], tmp_path / "node"
+    shutil.copytree(folder.path, node)
+    shutil.copy(f"{folder.path}-feature_flags", f"{node}-feature_flags")
+    for path in node.glob("msg_stores/vhosts/*/queues/*/.queue_name"):
+        path.unlink()
+    found = listed(node, folder.queues)
+    assert found == listed(folder.path, folder.queues)
+    assert served(judge, node, folder.queues, found) == []
+
+
+def test_indexes_cut_to_their_heads_beside_damaged_terms_are_served_after_recover(year, tmp_path):
+    """The server alone delivers nothing of them; after `recover --apply` it delivers every message that the stop left."""
+    judge, folders = year
+    folder, node = folders["SIGTERM"], tmp_path / "node"
+    shutil.copytree(folder.path, node)
+    shutil.copy(f"{folder.path}-feature_flags", f"{node}-feature_flags")
+    for path in node.glob("msg_stores/vhosts/*/queues/*/*.qi"):
+        path.write_bytes(path.read_bytes()[:64])
+    for path in node.glob("msg_stores/vhosts/*/recovery.dets"):
+        path.write_bytes(path.read_bytes()[:56])
+    run("recover", "--apply", node)
+    found = listed(node, folder.queues)
+    kept = {name: {row.body for row in rows} for name, rows in found.items()}
+    assert all({row.body for row in rows} <= kept[name] for name, rows in listed(folder.path, folder.queues).items())
+    assert run("verify", node).code == 0
+    assert served(judge, node, folder.queues, found, exact=False) == []
