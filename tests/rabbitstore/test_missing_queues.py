@@ -23,6 +23,7 @@ from .later import forget, node_of
 
 NODES = ("rabbitmq4-streams", "rabbitmq4-clean", "rabbitmq4-killed", "rabbitmq4-quorum-snapshot", "rabbitmq43-clean")
 CASES = ("rabbit-clean-3.8.9", "rabbit-dlx-3.10.8", "rabbit-quorum-latin1-4.0.5")
+YEARS = ("rabbitmq38-killed", "rabbitmq310-clean")
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def nodes(tmp_path_factory):
     """Return the folders of servers of five releases by name."""
     above = tmp_path_factory.mktemp("declared")
     found = {name: unpack_case(name, above / name).folder for name in CASES}
-    for name in NODES:
+    for name in (*NODES, *YEARS):
         unpack(DATA / f"{name}.tar.xz", above / name / "source")
         node_of(name, above / name / "source", above / name / "node")
         found[name] = above / name / "node"

@@ -89,7 +89,7 @@ def test_a_healthy_folder_of_every_release_year_is_served_after_recover(year, ho
 
 @pytest.mark.parametrize("how", ENDS)
 def test_queues_without_their_name_files_are_served_as_listed(year, how, tmp_path):
-    """The server looks for a folder by the hash of the declared name; names beyond ASCII and parts by priority are among them."""
+    """The server looks for a folder by the hash of the declared name; some names are beyond ASCII, some of a priority."""
     judge, folders = year
     folder, node = folders[how], tmp_path / "node"
     shutil.copytree(folder.path, node)
@@ -99,6 +99,29 @@ def test_queues_without_their_name_files_are_served_as_listed(year, how, tmp_pat
     found = listed(node, folder.queues)
     assert found == listed(folder.path, folder.queues)
     assert served(judge, node, folder.queues, found) == []
+
+
+def test_a_folder_at_another_place_is_served_as_noted(year):
+    """3.10.8 has the path in each `config`, and serves no queue of these elsewhere, but all with a symlink at the path."""
+    judge, folders = year
+    folder = folders["SIGTERM"]
+    noted = [one for one in run("verify", "--json", folder.path).json["notes"] if one["kind"] == "other_place"]
+    assert len(noted) == (judge.server.home == home_of("bookworm"))
+    other = Judge(f"{judge.server.outside.name}-elsewhere", 50, is_patient=False, node_name="years", home=judge.server.home)
+    place = judge.server.outside
+    place.rename(aside := place.with_name(f"{place.name}-aside"))
+    try:
+        expected = listed(folder.path, folder.queues)
+        refused = {text.partition(":")[0] for text in served(other, folder.path, folder.queues, expected)}
+        assert refused == ({name for name in folder.queues if name[:2] in ("q.", "s.")} if noted else set())
+        shutil.rmtree(place, ignore_errors=True)  # the server makes empty folders there
+        (place / "mnesia").mkdir(parents=True)
+        (place / "mnesia" / judge.node.name).symlink_to(f"{other.server.inside}/mnesia/{judge.node.name}")
+        assert served(other, folder.path, folder.queues, expected) == []
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+        aside.rename(place)
+        other.server.close()
 
 
 def test_indexes_cut_to_their_heads_beside_damaged_terms_are_served_after_recover(year, tmp_path):
