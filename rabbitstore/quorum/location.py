@@ -1,4 +1,4 @@
-"""Note the places where a server needs a node's folder (docs/formats/rabbitmq-quorum.md#path-of-the-folder).
+"""Note the paths at which a server needs a node's folder (docs/formats/rabbitmq-quorum.md#path-of-the-folder).
 
 Servers of 3.9 to 3.12 write the path of their folder into each `config`, and look for the log there.
 """
@@ -16,12 +16,12 @@ from ..read.metadata import feature_flags
 from .coordinator import current_name
 from .folder import QuorumQueue, quorum_nodes
 
-OTHER_PLACE = "other_place"
+OTHER_PATH = "other_path"
 _WITHOUT_PATHS = "rabbitmq_4.0.0"  # a feature flag of servers that do not use the path
 _SYSTEM, _PATH = Atom("system_config"), Atom("data_dir")
 
 
-def place_notes(node: str, disk: Disk = REAL_DISK) -> list[Finding]:
+def path_notes(node: str, disk: Disk = REAL_DISK) -> list[Finding]:
     """Return a note for each path in the `config` files that does not lead to the folder, also from within a chroot."""
     flags, _damage = feature_flags(node, disk)
     if flags is not None and _WITHOUT_PATHS in flags:
@@ -43,7 +43,7 @@ def _note(path: str, here: str, logs: list[QuorumQueue]) -> Finding:
     count = sum(log.node.has_queues for log in logs)
     served = f"{count} quorum queue{'' if count == 1 else 's'}" + (" and the streams" if count < len(logs) else "")
     found = f"{here}; elsewhere a server of 3.9 to 3.12 does not serve {served} whose config has this path"
-    return note(f"{logs[0].relative}/config", 0, OTHER_PLACE, f"the folder, or a symlink to it, at {path}", found)
+    return note(f"{logs[0].relative}/config", 0, OTHER_PATH, f"the folder, or a symlink to it, at {path}", found)
 
 
 def _written_path(queue: QuorumQueue) -> str:

@@ -101,26 +101,26 @@ def test_queues_without_their_name_files_are_served_as_listed(year, how, tmp_pat
     assert served(judge, node, folder.queues, found) == []
 
 
-def test_a_folder_at_another_place_is_served_as_noted(year):
+def test_a_folder_at_another_path_is_served_as_noted(year):
     """3.10.8 has the path in each `config`, and serves no queue of these elsewhere, but all with a symlink at the path."""
     judge, folders = year
     folder = folders["SIGTERM"]
-    noted = [one for one in run("verify", "--json", folder.path).json["notes"] if one["kind"] == "other_place"]
+    noted = [one for one in run("verify", "--json", folder.path).json["notes"] if one["kind"] == "other_path"]
     assert len(noted) == (judge.server.home == home_of("bookworm"))
     other = Judge(f"{judge.server.outside.name}-elsewhere", 50, is_patient=False, node_name="years", home=judge.server.home)
-    place = judge.server.outside
-    place.rename(aside := place.with_name(f"{place.name}-aside"))
+    original = judge.server.outside
+    original.rename(aside := original.with_name(f"{original.name}-aside"))
     try:
         expected = listed(folder.path, folder.queues)
         refused = {text.partition(":")[0] for text in served(other, folder.path, folder.queues, expected)}
         assert refused == ({name for name in folder.queues if name[:2] in ("q.", "s.")} if noted else set())
-        shutil.rmtree(place, ignore_errors=True)  # the server makes empty folders there
-        (place / "mnesia").mkdir(parents=True)
-        (place / "mnesia" / judge.node.name).symlink_to(f"{other.server.inside}/mnesia/{judge.node.name}")
+        shutil.rmtree(original, ignore_errors=True)  # the server makes empty folders there
+        (original / "mnesia").mkdir(parents=True)
+        (original / "mnesia" / judge.node.name).symlink_to(f"{other.server.inside}/mnesia/{judge.node.name}")
         assert served(other, folder.path, folder.queues, expected) == []
     finally:
-        shutil.rmtree(place, ignore_errors=True)
-        aside.rename(place)
+        shutil.rmtree(original, ignore_errors=True)
+        aside.rename(original)
         other.server.close()
 
 
