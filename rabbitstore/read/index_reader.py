@@ -35,6 +35,9 @@ class SharedStores(Protocol):
     def is_in_persistent_store(self, msg_id: bytes) -> bool:
         """Return whether the persistent store, and not the transient one, has the message."""
 
+    def was_stopped(self, folder: str) -> bool:
+        """Return whether the last stop was clean, and the queue of a folder had not crashed before it."""
+
     def lacks_entries(self, folder: str, number: int, count: int) -> bool:
         """Return whether the last stop was clean, and left more than `count` entries in a segment of a queue's folder."""
 

@@ -127,9 +127,10 @@ class IndexV2:
             pair = _with_message(row, store, where, problems, problems if self.queue.stores is None else unwritten)
             if pair is not None:
                 found.append((self._corrected(*pair, is_durable, where, problems), pair[1]))
-        if self.queue.stores is not None and len(problems) == known:
-            self.queue.stores.notes += unwritten
-        else:  # the file is damaged, so nothing shows that it ends where the server stopped
+        stores = self.queue.stores
+        if stores is not None and len(problems) == known and not stores.was_stopped(self.queue.folder):
+            stores.notes += unwritten
+        else:  # no kill came between an entry and its message, or damage hides whether one did
             problems += (one._replace(kind="message_lost") for one in unwritten)
         return found + self._restored(number, data or b"", rows, store) if is_damaged else found
 

@@ -379,10 +379,13 @@ class VhostFolder(Closing):
         A stop deletes a segment without entries.  So where its terms are lost, one that has none shows a loss.
         """
         terms = (self.recovery or {}).get(folder)
-        if terms is not None:
-            return terms.segments.get(number, 0) > count
-        is_lost = self.recovery is None or tables.shares_a_row(self.recovery)
-        return is_lost and not count and self._has_mark()
+        return terms.segments.get(number, 0) > count if terms is not None else not count and self.was_stopped(folder)
+
+    def was_stopped(self, folder: str) -> bool:
+        """Return whether the last stop was clean, and the queue of a folder had not crashed before it."""
+        if self.recovery is None or tables.shares_a_row(self.recovery):
+            return self._has_mark()
+        return folder in self.recovery
 
     def close(self) -> None:
         """Close the message files."""

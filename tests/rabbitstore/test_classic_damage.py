@@ -304,6 +304,22 @@ def test_an_index_cut_to_its_head_after_a_clean_stop_is_made_from_its_messages(s
     assert bodies(path) >= listed
 
 
+@pytest.mark.parametrize("terms", TERMS)
+def test_messages_cut_off_after_a_clean_stop_are_lost(stopped, tmp_path, terms):
+    """A server that stops has written the message of every entry; only a kill comes between the two."""
+    path = shutil.copytree(stopped, tmp_path / stopped.name)
+    stored = max(path.glob("queues/*/*.qs"), key=lambda one: len(whole_chunks(one.read_bytes())))
+    data = stored.with_suffix(".qi").read_bytes()
+    own = sum(data[at] == 1 and data[at + 3] == 2 for at in range(64, len(data), 32))
+    TERMS[terms](path / "recovery.dets")
+    stored.write_bytes(stored.read_bytes()[:64])
+    found = verify(str(path))
+    assert [one.kind for one in found.problems].count("message_lost") == own > 0
+    assert not [one for one in found.notes if one.kind == "unwritten_message"]
+    assert apply_recovery(str(path)).messages_lost == own
+    assert verify(str(path)).problems == []
+
+
 def test_entries_missing_behind_others_are_made_as_far_as_the_terms_count_them(stopped, tmp_path):
     """Without the terms a message behind the last entry may be one that was acknowledged before its entry was written."""
     path = shutil.copytree(stopped, tmp_path / stopped.name)
