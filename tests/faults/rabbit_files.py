@@ -213,7 +213,7 @@ class Judge:
 
 
 def _are_uncounted(damages: list[Damage]) -> bool:
-    """Return whether zeros are in place of some entries, which look acknowledged, and the terms that count them are lost, too."""
+    """Return whether zeros replace some entries, which look acknowledged, and the terms that count them are lost, too."""
     is_zeroed = any(one.path.endswith(".qi") and one.how == "zero pages" for one in damages)
     return is_zeroed and any(one.path.endswith("recovery.dets") for one in damages)
 
