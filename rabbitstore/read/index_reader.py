@@ -35,6 +35,10 @@ class SharedStores(Protocol):
     def is_in_persistent_store(self, msg_id: bytes) -> bool:
         """Return whether the persistent store, and not the transient one, has the message."""
 
+    @property
+    def has_terms(self) -> bool:
+        """Whether the terms of the last clean stop can be read."""
+
     def was_stopped(self, folder: str) -> bool:
         """Return whether the last stop was clean, and the queue of a folder had not crashed before it."""
 

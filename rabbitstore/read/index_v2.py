@@ -67,6 +67,19 @@ class IndexV2:
         statuses = index[layout.V2_HEAD_SIZE :: layout.V2_ENTRY.size]
         return self.queue.stores.lacks_entries(self.queue.folder, number, len(statuses) - statuses.count(0))
 
+    def is_cut(self, number: int) -> bool:
+        """Return whether a segment's file is too short for the entries of a clean stop, or has none where it should have some.
+
+        A file of zeros behind its head is not read where the terms of the stop count its entries.
+        """
+        path, stores = f"{self.queue.path}/{number}.qi", self.queue.stores
+        entry = self.queue.disk.stat(path)
+        places = max(0, entry.size_bytes - layout.V2_HEAD_SIZE) // layout.V2_ENTRY.size if entry is not None else 0
+        if stores is None or not stores.was_stopped(self.queue.folder):
+            return False
+        is_short = stores.lacks_entries(self.queue.folder, number, places)
+        return is_short or (not stores.has_terms and self._lacks_entries(number, read_if_there(self.queue.disk, path)))
+
     def _record_cleared(self, number: int, index: bytes, stored: memoryview) -> None:
         """Note entries that look acknowledged and whose messages are there: a flipped bit of the status leaves these."""
         cleared = cleared_entries(index, number) if self.queue.stores is not None else []

@@ -381,6 +381,11 @@ class VhostFolder(Closing):
         terms = (self.recovery or {}).get(folder)
         return terms.segments.get(number, 0) > count if terms is not None else not count and self.was_stopped(folder)
 
+    @property
+    def has_terms(self) -> bool:
+        """Whether the terms of the last clean stop can be read."""
+        return self.recovery is not None
+
     def was_stopped(self, folder: str) -> bool:
         """Return whether the last stop was clean, and the queue of a folder had not crashed before it."""
         if self.recovery is None or tables.shares_a_row(self.recovery):

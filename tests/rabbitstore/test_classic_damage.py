@@ -296,6 +296,8 @@ def test_an_index_cut_to_its_head_after_a_clean_stop_is_made_from_its_messages(s
     assert set(reported) == {str(index.relative_to(path)) for index in indexes}
     assert all(re.match(r"none for [1-9]", found) for found in reported.values())
     assert bodies(path) >= listed
+    with pytest.raises(StoreCorrupt, match="run recover"):  # it would delete the messages
+        RabbitStore.open(str(path), settings=RabbitSettings(background=False))
     with RabbitRecovery(str(path)) as recovery:  # interrupted after the first index
         recovery.locked_plan().steps[0].run()
     plan = apply_recovery(str(path))
