@@ -16,7 +16,7 @@ from rabbitstore.format.layout import V2_STORE_MAGIC
 from rabbitstore.format.names import queue_folder_name
 from rabbitstore.read.queue_store import QueueStore
 from rabbitstore.repair.recover import RabbitRecovery
-from storageio import StoreCorrupt
+from storageio import StoreCorrupt, UnsupportedFormat
 from tests.archives import unpack
 from tests.faults.golden import DATA
 
@@ -296,7 +296,8 @@ def test_an_index_cut_to_its_head_after_a_clean_stop_is_made_from_its_messages(s
     assert set(reported) == {str(index.relative_to(path)) for index in indexes}
     assert all(re.match(r"none for [1-9]", found) for found in reported.values())
     assert bodies(path) >= listed
-    with pytest.raises(StoreCorrupt, match="run recover"):  # it would delete the messages
+    error = (UnsupportedFormat, "index version 2") if "rabbitmq-v2" in stopped.parts else (StoreCorrupt, "run recover")
+    with pytest.raises(error[0], match=error[1]):  # an opening would delete the messages
         RabbitStore.open(str(path), settings=RabbitSettings(background=False))
     with RabbitRecovery(str(path)) as recovery:  # interrupted after the first index
         recovery.locked_plan().steps[0].run()
