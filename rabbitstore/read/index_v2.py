@@ -74,10 +74,10 @@ class IndexV2:
         """
         path, stores = f"{self.queue.path}/{number}.qi", self.queue.stores
         entry = self.queue.disk.stat(path)
-        places = max(0, entry.size_bytes - layout.V2_HEAD_SIZE) // layout.V2_ENTRY.size if entry is not None else 0
+        capacity = max(0, entry.size_bytes - layout.V2_HEAD_SIZE) // layout.V2_ENTRY.size if entry is not None else 0
         if stores is None or not stores.was_stopped(self.queue.folder):
             return False
-        is_short = stores.lacks_entries(self.queue.folder, number, places)
+        is_short = stores.lacks_entries(self.queue.folder, number, capacity)
         return is_short or (not stores.has_terms and self._lacks_entries(number, read_if_there(self.queue.disk, path)))
 
     def _record_cleared(self, number: int, index: bytes, stored: memoryview) -> None:
