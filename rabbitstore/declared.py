@@ -140,13 +140,6 @@ def _undeclared_quorum(node: str, rows: list[_Declared], disk: Disk) -> list[tup
     return found
 
 
-def declared_names(node: str, vhost: str, disk: Disk = REAL_DISK) -> list[str]:
-    """Return the names of the queues of a virtual host that the metadata of a node declares."""
-    tables, _is_mnesia = _tables(node, disk, [])
-    rows = [] if tables is None else _declared(tables)
-    return [one.name.decode("utf-8", "replace") for one in rows if one.has_type and one.vhost == vhost]
-
-
 def declared_members(node: str, vhost: str, disk: Disk = REAL_DISK) -> dict[str, int]:
     """Return on how many nodes the metadata of one has each replicated queue of a virtual host."""
     tables, _is_mnesia = _tables(node, disk, [])

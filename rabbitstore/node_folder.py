@@ -12,6 +12,7 @@ from .declared import declaration_problems, unreported
 from .quorum.check import check_log, check_node
 from .quorum.coordinator import stream_names, unregistered_streams
 from .quorum.folder import QuorumQueue, quorum_nodes
+from .quorum.location import path_notes
 from .read.json_cy import LineWriter
 from .read.stored_message import RabbitMessage
 from .stream.check import check_stream
@@ -190,6 +191,7 @@ class NodeFolder:
                 notes += found_notes
         problems += self._unknown
         problems += unreported(declaration_problems(self.path, self._disk), problems)
+        notes += path_notes(self.path, self._disk)
         notes += [*(problem for problem in problems if problem.kind == UNSUPPORTED)]
         return CheckedNode(queues, messages, records, files, [one for one in problems if one.kind != UNSUPPORTED], notes)
 

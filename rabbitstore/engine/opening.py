@@ -24,6 +24,7 @@ from ..format.entry_cy import IndexEntry
 from ..format.index_versions import VERSIONS
 from ..format.names import CONFIG_TEXT, part_name, queue_folder_name, queue_name_text
 from ..format.tables import RecoveryRow, shares_a_row
+from ..read.index_v2 import IndexV2
 from ..read.queue_folder import QueueFolder
 from ..read.vhost_folder import VhostFolder
 from ..settings import IndexSettings, RabbitSettings
@@ -96,6 +97,7 @@ class VhostOpening:
         self.problems: list[Finding] = []
         self._clean = read_clean_stop(vhost, self.problems)
         self.options = read_options(disk, path)
+        _refuse_lost_entries([queue for queue in self._queues if not self._is_dropped(queue)])
         vhost.close()
         self.queues: list[LoadedQueue] = []
         self.lost: list[Finding] = []
@@ -274,6 +276,16 @@ def _refuse_wrong_config(vhost: VhostFolder) -> None:
             file = f"{vhost.path}/{problem.file}"
             expected = f"{{segment_entry_count, N}}., likely N = {vhost.segment_entries}"
             raise StoreCorrupt("unusable .config", file=file, offset=0, expected=expected, found=problem.found)
+
+
+def _refuse_lost_entries(queues: list[QueueFolder]) -> None:
+    """Raise `StoreCorrupt` for an index that lost entries after a clean stop: an opening would delete their messages."""
+    for queue in queues:
+        for number in queue.segment_numbers() if isinstance(queue.index, IndexV2) else ():
+            if isinstance(queue.index, IndexV2) and queue.index.is_cut(number):
+                file = f"{queue.path}/{number}.qi"
+                expected = "the entries that the last clean stop left"
+                raise StoreCorrupt("lost index entries", file=file, offset=0, expected=expected, found="fewer: run recover")
 
 
 def _abandon(loaded: list[LoadedQueue]) -> None:

@@ -18,12 +18,16 @@ Finish = Callable[[IntactSegment], Any]
 
 
 class SharedStores(Protocol):
-    """What a version-2 index asks about the message stores; `notes` are states that a kill leaves."""
+    """What a queue's folder asks about its virtual host, `vhost`; `notes` are states that a kill leaves."""
 
+    vhost: str
     notes: list[Finding]
 
     def similar_id(self, msg_id: bytes) -> bytes | None:
         """Return the id of a stored message that differs in one byte; None when this id itself is stored, or none is."""
+
+    def declared_part(self, folder: str) -> bytes | None:
+        """Return the name in the node's metadata that a queue's folder is named after."""
 
     def without_entry(self, queue: str) -> list[SharedMessage]:
         """Return the messages of the persistent store that were routed to the queue and that no index names."""
@@ -31,10 +35,21 @@ class SharedStores(Protocol):
     def is_in_persistent_store(self, msg_id: bytes) -> bool:
         """Return whether the persistent store, and not the transient one, has the message."""
 
+    @property
+    def has_terms(self) -> bool:
+        """Whether the terms of the last clean stop can be read."""
+
+    def was_stopped(self, folder: str) -> bool:
+        """Return whether the last stop was clean, and the queue of a folder had not crashed before it."""
+
+    def lacks_entries(self, folder: str, number: int, count: int) -> bool:
+        """Return whether the last stop was clean, and left more than `count` entries in a segment of a queue's folder."""
+
 
 class IndexFolder:
     """The files of one index, and whom to ask about messages that they only name."""
 
+    folder: str
     queue: str
     format: IndexVersion
     segment_entries: int

@@ -18,7 +18,8 @@ from .index_restore import Pair, restored_end, restored_index, restored_start, u
 from .intact_segment_cy import read_intact_v2
 from .queue_store import QueueStore, StoredChunk, is_persistent
 
-_LOSSES = ("lost_index", "bad_index_head", "torn_index")  # after which entries are made from messages
+_UNINDEXED = "unindexed_message"
+_LOSSES = ("lost_index", "bad_index_head", "torn_index", _UNINDEXED)  # after which entries are made from messages
 
 
 class IndexV2:
@@ -34,7 +35,7 @@ class IndexV2:
         read = in_order(lambda number: self._read(number, finish), numbers)
         for number, (index, stored, found) in zip(numbers, read, strict=True):
             self._record(number, index, stored)
-            if found is None:
+            if found is None or self._lacks_entries(number, index):
                 found = [self.entry_of(*pair, number) for pair in self.segment(number, problems)]
             yield found
 
@@ -54,10 +55,30 @@ class IndexV2:
         if index is None or stored is None:
             return
         missing = None if self.queue.stores is None or is_unwritten(index) else unindexed(index, stored)
-        if missing is not None and self.queue.stores is not None:
+        if missing is not None and self.queue.stores is not None and not self._lacks_entries(number, index):
             found = f"{missing[1]} without one behind the last entry's"
             where = f"{self.queue.relative}/{number}.qs"
-            self.queue.stores.notes.append(Finding(where, missing[0], "unindexed_message", "an entry for each message", found))
+            self.queue.stores.notes.append(Finding(where, missing[0], _UNINDEXED, "an entry for each message", found))
+
+    def _lacks_entries(self, number: int, index: bytes | None) -> bool:
+        """Return whether the last stop was clean, and left more entries in a segment than it has."""
+        if index is None or self.queue.stores is None:
+            return False
+        statuses = index[layout.V2_HEAD_SIZE :: layout.V2_ENTRY.size]
+        return self.queue.stores.lacks_entries(self.queue.folder, number, len(statuses) - statuses.count(0))
+
+    def is_cut(self, number: int) -> bool:
+        """Return whether a segment's file is too short for the entries of a clean stop, or has none where it should have some.
+
+        A file of zeros behind its head is not read where the terms of the stop count its entries.
+        """
+        path, stores = f"{self.queue.path}/{number}.qi", self.queue.stores
+        entry = self.queue.disk.stat(path)
+        capacity = max(0, entry.size_bytes - layout.V2_HEAD_SIZE) // layout.V2_ENTRY.size if entry is not None else 0
+        if stores is None or not stores.was_stopped(self.queue.folder):
+            return False
+        is_short = stores.lacks_entries(self.queue.folder, number, capacity)
+        return is_short or (not stores.has_terms and self._lacks_entries(number, read_if_there(self.queue.disk, path)))
 
     def _record_cleared(self, number: int, index: bytes, stored: memoryview) -> None:
         """Note entries that look acknowledged and whose messages are there: a flipped bit of the status leaves these."""
@@ -108,8 +129,10 @@ class IndexV2:
         except UnsupportedFormat as error:
             problems.append(finding_of(error, ""))
             return []
-        is_damaged = any(problem.kind in _LOSSES for problem in problems[known:])
         store = QueueStore(stored, rows, store_file)
+        if self._lacks_entries(number, data) and all(problem.kind != "lost_index" for problem in problems[known:]):
+            problems += self._unindexed(number, data or b"", rows, store)
+        is_damaged = any(problem.kind in _LOSSES for problem in problems[known:])
         is_durable = any(row.persistent for row in rows)
         found = []
         unwritten: list[Finding] = []
@@ -117,22 +140,34 @@ class IndexV2:
             pair = _with_message(row, store, where, problems, problems if self.queue.stores is None else unwritten)
             if pair is not None:
                 found.append((self._corrected(*pair, is_durable, where, problems), pair[1]))
-        if self.queue.stores is not None and len(problems) == known:
-            self.queue.stores.notes += unwritten
-        else:  # the file is damaged, so nothing shows that it ends where the server stopped
+        stores = self.queue.stores
+        if stores is not None and len(problems) == known and not stores.was_stopped(self.queue.folder):
+            stores.notes += unwritten
+        else:  # no kill came between an entry and its message, or damage hides whether one did
             problems += (one._replace(kind="message_lost") for one in unwritten)
         return found + self._restored(number, data or b"", rows, store) if is_damaged else found
 
+    def _unindexed(self, number: int, data: bytes, rows: list[V2Entry], store: QueueStore) -> Iterator[Finding]:
+        """Yield a problem if entries can be made for messages that the last clean stop had, and the index has not."""
+        count = len(self._restored(number, data, rows, store))
+        if count or not rows:
+            found = f"none for {count}, which recover restores; acknowledged ones among them are delivered again"
+            expected = "an entry for each message of a clean stop"
+            yield Finding(f"{self.queue.relative}/{number}.qi", 0, _UNINDEXED, expected, found)
+
     def _restored(self, number: int, data: bytes, rows: list[V2Entry], store: QueueStore) -> list[Pair]:
         """Return entries in place of those that are lost with a part of the index, or with all of it."""
-        if len(data) < layout.V2_HEAD_SIZE or not (rows or any(data)):
+        lacks = self._lacks_entries(number, data)
+        if len(data) < layout.V2_HEAD_SIZE or (not rows and (lacks or not any(data))):
             return restored_index(
                 number, store, [] if self.queue.stores is None else self.queue.stores.without_entry(self.queue.queue)
             )
         if not any(data[: layout.V2_HEAD.size]):
             return restored_start(number, rows, store)
         whole, torn = divmod(len(data) - layout.V2_HEAD_SIZE, layout.V2_ENTRY.size)
-        return restored_end(number, whole, rows, store) if torn else []
+        if lacks:  # the places behind the last entry may be those of the messages
+            whole = rows[-1].seq_id % layout.V2_SEGMENT_ENTRIES + 1
+        return restored_end(number, whole, rows, store) if torn or lacks else []
 
     def _corrected(
         self, row: V2Entry, chunk: StoredChunk | None, is_durable: bool, where: str, problems: list[Finding]

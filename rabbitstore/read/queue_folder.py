@@ -27,8 +27,8 @@ READERS: dict[int, type[IndexV1] | type[IndexV2]] = {1: IndexV1, 2: IndexV2}
 class QueueFolder(IndexFolder):
     """The name and the index entries of a queue's folder.
 
-    `name` is the whole name, `queue` and `priority` its parts.  Without a valid `.queue_name`, `is_named` is false and the
-    folder's own name is used.
+    `name` is the whole name, `queue` and `priority` its parts.  Without a valid `.queue_name`, `is_named` is false; the name
+    is the one that the node's metadata has for the folder, or the folder's own.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class QueueFolder(IndexFolder):
         text = read_head(disk, f"{self.path}/{layout.QUEUE_NAME_FILE}", SMALL_SIZE_MAX)
         named = read_queue_name(text, folder) if text is not None else None
         self.is_named = named is not None and queue_folder_name(*named) == folder
-        self.vhost, self.name = named if named is not None and self.is_named else ("", os.fsencode(folder))
+        self.vhost, self.name = named if named is not None and self.is_named else self._declared(stores)
         self.queue, self.priority = split_part_name(self.name)
         self.unknown_version = index_version(text) if self.is_named and index_version(text) not in VERSIONS else None
         self.format = self._format(text or b"")
@@ -62,6 +62,11 @@ class QueueFolder(IndexFolder):
         if not self.is_named and (text or not self.is_half_made):
             where = f"{self.relative}/{layout.QUEUE_NAME_FILE}"
             problems.append(Finding(where, 0, "bad_queue_name", "the name that the folder is named after", str(text)[:200]))
+
+    def _declared(self, stores: SharedStores | None) -> tuple[str, bytes]:
+        """Return virtual host and name as a server has them that starts with the folder, else the folder's own name."""
+        found = None if stores is None else stores.declared_part(self.folder)
+        return ("", os.fsencode(self.folder)) if stores is None or found is None else (stores.vhost, found)
 
     def _format(self, text: bytes) -> IndexVersion:
         """Return the highest version that has files here, or that `text`, the bytes of `.queue_name`, names."""

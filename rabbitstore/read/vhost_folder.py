@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from itertools import dropwhile, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +18,7 @@ from ..format.entry_cy import IndexEntry
 from ..format.message import Content
 from ..format.names import HASHED, read_queue_name, vhost_folder_name
 from ..format.rdq import TERM_AT
+from .declared_name import declared_names, part_of_names
 from .index_restore import SharedMessage, arrival_ms
 from .intact_segment_cy import IntactSegment
 from .queue_folder import QueueFolder
@@ -346,6 +348,14 @@ class VhostFolder(Closing):
                     return other
         return None
 
+    def declared_part(self, folder: str) -> bytes | None:
+        """Return the name in the node's metadata that a queue's folder is named after."""
+        return part_of_names(self.vhost, folder, self._declared_names)
+
+    @cached_property
+    def _declared_names(self) -> list[bytes]:
+        return declared_names(self.path, self.vhost, self.disk)
+
     def without_entry(self, queue: str) -> list[SharedMessage]:
         """Return the messages of the persistent store that were routed to the queue and that no index names."""
         store = self.stores[layout.PERSISTENT_FOLDER]
@@ -362,6 +372,25 @@ class VhostFolder(Closing):
         """Return whether the persistent store, and not the transient one, has the message."""
         persistent, transient = (self.stores[name].locate(msg_id) is not None for name in layout.STORE_FOLDERS)
         return persistent and not transient
+
+    def lacks_entries(self, folder: str, number: int, count: int) -> bool:
+        """Return whether the last stop was clean, and left more than `count` entries in a segment of a queue's folder.
+
+        A stop deletes a segment without entries.  So where its terms are lost, one that has none shows a loss.
+        """
+        terms = (self.recovery or {}).get(folder)
+        return terms.segments.get(number, 0) > count if terms is not None else not count and self.was_stopped(folder)
+
+    @property
+    def has_terms(self) -> bool:
+        """Whether the terms of the last clean stop can be read."""
+        return self.recovery is not None
+
+    def was_stopped(self, folder: str) -> bool:
+        """Return whether the last stop was clean, and the queue of a folder had not crashed before it."""
+        if self.recovery is None or tables.shares_a_row(self.recovery):
+            return self._has_mark()
+        return folder in self.recovery
 
     def close(self) -> None:
         """Close the message files."""

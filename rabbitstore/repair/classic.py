@@ -7,7 +7,6 @@ dropped: a damaged record or entry costs only itself.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -18,14 +17,14 @@ from storageio import REAL_DISK, Disk, Mode, UnsupportedFormat, misplaced, repla
 from storebytes.finding import UNSUPPORTED, Finding, finding_of
 from storebytes.plan import FREE, LATER_VERSION, Cost, Plan, Step
 
-from ..declared import declared_names
 from ..files import numbers_in, read_all, read_if_there
 from ..folder_lock import lock_folder
 from ..format import layout
 from ..format.entry_cy import IndexEntry
-from ..format.names import CONFIG_TEXT, part_name, queue_folder_name, queue_name_text
+from ..format.names import CONFIG_TEXT, queue_name_text
 from ..format.rdq import encode_record, scan_records
 from ..format.segment_cy import write_segment
+from ..read.declared_name import part_of_names
 from ..read.index_v1 import IndexV1
 from ..read.queue_folder import QueueFolder
 from ..read.salvage import read_segment_past_damage, readable_journal
@@ -35,7 +34,10 @@ from .check import Checked, Progress, strange_sidecars, verify
 from .compaction import recover_crashed_compaction
 from .index_v2 import rewrite_segment_v2
 
-_INDEX_DAMAGE = ("bad_index_entry", "bad_index_head", "torn_index", "lost_index", "message_lost", "bad_message_head")
+_UNINDEXED = "unindexed_message"
+_INDEX_DAMAGE = (
+    _UNINDEXED, "bad_index_entry", "bad_index_head", "torn_index", "lost_index", "message_lost", "bad_message_head",
+)  # fmt: skip
 STEP_OF = {  # by kind of problem and, where it matters, the file's ending
     ("bad_config", ""): "write_config",
     ("bad_vhost_name", ""): "write_vhost",
@@ -177,14 +179,18 @@ class _Steps:
             self.add("join_journal", journal, kind)  # the server does not join it to a segment with more marks
 
     def in_order(self) -> list[Step]:
-        """Return the steps: what lies in the place of a sidecar, the clean-stop files, then the others as they were found."""
+        """Return the steps: what lies in the place of a sidecar, the clean-stop files, then the others as they were found.
+
+        Before the clean-stop files, the indexes are written that only these files show to lack entries.
+        """
         asides = [row for row in self._reasons if row[0] == "move_aside"]
         others = [row for row in self._reasons if row[0] != "move_aside"]
         if others:
             gone = [name for name in layout.CLEAN_FILES if self._disk.stat(f"{self._path}/{name}") is not None]
             reasons = {("delete", name): {_CLEAN_STOP: None, **self._reasons.get(("delete", name), {})} for name in gone}
             self._reasons |= reasons
-            others = [*reasons, *(row for row in others if row not in reasons)]
+            first = [row for row in others if _UNINDEXED in self._reasons[row]]
+            others = list(dict.fromkeys((*first, *reasons, *others)))
         costs = self._costs()
         return [self._step(kind, file, costs.get((kind, file), FREE)) for kind, file in (*asides, *others)]
 
@@ -276,15 +282,13 @@ def _write_vhost(disk: Disk, path: str, file: str, _checked: Checked) -> None:
 def _found_name(disk: Disk, path: str, file: str) -> bytes | None:
     """Return the text of `.queue_name` for a folder, whose name is the hash of the queue's.
 
-    The name is among the routing keys of its messages, or among the queues that the node's metadata declares.
+    The name is among the queues in the node's metadata, or among the routing keys of the folder's messages.
     """
     expected = file.split("/")[1]
     with closing(VhostFolder(path, disk)) as folder:
         for queue in (queue for queue in folder.queue_folders() if queue.folder == expected):
-            keys = {key: None for message in folder.messages_in(queue) for key in message.routing_keys}
-            keys |= dict.fromkeys(declared_names(os.path.dirname(path).removesuffix("/msg_stores/vhosts"), folder.vhost, disk))
-            names = (part_name(key, level) for key in keys for level in (None, *range(256)))
-            name = next((name for name in names if queue_folder_name(folder.vhost, name) == expected), None)
+            keys = (key.encode() for message in folder.messages_in(queue) for key in message.routing_keys)
+            name = folder.declared_part(expected) or part_of_names(folder.vhost, expected, keys)
             return None if name is None else queue_name_text(folder.vhost, name, queue.version)
     return None
 

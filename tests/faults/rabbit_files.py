@@ -179,7 +179,7 @@ class Judge:
             for position, words, why in LIMITS
             if re.search(words, text) and any(re.search(position, one) for one in positions)
         )
-        return next((why for why in found if self.is_killed or why == _NO_CHECKSUM), "")
+        return next((why for why in found if self.is_killed or _are_uncounted(damages) or why == _NO_CHECKSUM), "")
 
     def _lost(self, witnesses: Witnesses, rows: list[Message]) -> list[Message]:
         """Return the messages whose body lies in the folder and that are not listed."""
@@ -210,6 +210,12 @@ class Judge:
             return []
         self.served += 1
         return [f"{when}, and the server: {text}" for text in self.real(folder, when)]
+
+
+def _are_uncounted(damages: list[Damage]) -> bool:
+    """Return whether zeros replace some entries, which look acknowledged, and the terms that count them are lost, too."""
+    is_zeroed = any(one.path.endswith(".qi") and one.how == "zero pages" for one in damages)
+    return is_zeroed and any(one.path.endswith("recovery.dets") for one in damages)
 
 
 def _counted(found: Any) -> int:

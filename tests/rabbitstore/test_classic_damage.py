@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import struct
+from collections import Counter
 from random import Random
 
 import pytest
@@ -13,7 +15,10 @@ from rabbitstore.format.index_v2 import V2Entry, encode_chunk, encode_head
 from rabbitstore.format.layout import V2_STORE_MAGIC
 from rabbitstore.format.names import queue_folder_name
 from rabbitstore.read.queue_store import QueueStore
-from storageio import StoreCorrupt
+from rabbitstore.repair.recover import RabbitRecovery
+from storageio import StoreCorrupt, UnsupportedFormat
+from tests.archives import unpack
+from tests.faults.golden import DATA
 
 from .classic_damage import DAMAGES
 
@@ -248,3 +253,89 @@ def test_an_empty_name_file_without_an_index_is_not_damage(whole, tmp_path):
     folder.mkdir()
     (folder / ".queue_name").touch()
     assert verify(str(path)).problems == []
+
+
+TERMS = {
+    "terms": lambda file: None,
+    "terms cut": lambda file: file.write_bytes(file.read_bytes()[:56]),
+    "terms of zeros": lambda file: file.write_bytes(bytes(file.stat().st_size)),
+    "terms empty": lambda file: file.write_bytes(b""),
+    "terms lost": lambda file: file.unlink(),
+}
+
+
+def bodies(path):
+    """Return how often each body is listed, by queue, except those in a shared store that no name or flag assigns to one."""
+    with RabbitStore.open(str(path), "r") as store:
+        found = [one for one in store.folder().messages() if one.embedded or (one.persistent and one.queue in one.routing_keys)]
+    return Counter((one.queue, one.body) for one in found)
+
+
+COUNTED = {"rabbitmq-v2": 15, "rabbitmq4-clean": 6, "rabbitmq43-clean": 6}  # of the shared store: by the terms alone
+
+
+@pytest.fixture(scope="module", params=COUNTED)
+def stopped(request, tmp_path_factory):
+    """The virtual host of a real server, 3.10, 4.0 or 4.3, that was stopped."""
+    path = tmp_path_factory.mktemp("stopped") / request.param
+    unpack(DATA / f"{request.param}.tar.xz", path)
+    return next(one.parent for one in sorted(path.rglob("queues")) if (one.parent / "recovery.dets").exists())
+
+
+@pytest.mark.parametrize("terms", TERMS)
+def test_an_index_cut_to_its_head_after_a_clean_stop_is_made_from_its_messages(stopped, tmp_path, terms):
+    """A stop deletes a segment without entries, so one that has none is cut; 3.10.8, 4.0.5 and 4.3.6 deliver nothing of it."""
+    path = shutil.copytree(stopped, tmp_path / stopped.name)
+    TERMS[terms](path / "recovery.dets")
+    assert not any(one.kind == "unindexed_message" for one in verify(str(path)).problems)
+    indexes, listed = sorted(path.glob("queues/*/*.qi")), bodies(path)
+    assert indexes
+    for index in indexes:
+        index.write_bytes(index.read_bytes()[:64])
+    reported = {one.file: one.found for one in verify(str(path)).problems if one.kind == "unindexed_message"}
+    assert set(reported) == {str(index.relative_to(path)) for index in indexes}
+    assert all(re.match(r"none for [1-9]", found) for found in reported.values())
+    assert bodies(path) >= listed
+    error = (UnsupportedFormat, "index version 2") if "rabbitmq-v2" in stopped.parts else (StoreCorrupt, "run recover")
+    with pytest.raises(error[0], match=error[1]):  # an opening would delete the messages
+        RabbitStore.open(str(path), settings=RabbitSettings(background=False))
+    with RabbitRecovery(str(path)) as recovery:  # interrupted after the first index
+        recovery.locked_plan().steps[0].run()
+    plan = apply_recovery(str(path))
+    lost = next(count for name, count in COUNTED.items() if name in stopped.parts)
+    assert (plan.messages_lost, verify(str(path)).problems) == (lost if terms == "terms" else 0, [])
+    assert bodies(path) >= listed
+
+
+@pytest.mark.parametrize("terms", TERMS)
+def test_messages_cut_off_after_a_clean_stop_are_lost(stopped, tmp_path, terms):
+    """A server that stops has written the message of every entry; only a kill comes between the two."""
+    path = shutil.copytree(stopped, tmp_path / stopped.name)
+    stored = max(path.glob("queues/*/*.qs"), key=lambda one: len(whole_chunks(one.read_bytes())))
+    data = stored.with_suffix(".qi").read_bytes()
+    own = sum(data[at] == 1 and data[at + 3] == 2 for at in range(64, len(data), 32))
+    TERMS[terms](path / "recovery.dets")
+    stored.write_bytes(stored.read_bytes()[:64])
+    found = verify(str(path))
+    assert [one.kind for one in found.problems].count("message_lost") == own > 0
+    assert not [one for one in found.notes if one.kind == "unwritten_message"]
+    assert apply_recovery(str(path)).messages_lost == own
+    assert verify(str(path)).problems == []
+
+
+def test_entries_missing_behind_others_are_made_as_far_as_the_terms_count_them(stopped, tmp_path):
+    """Without the terms a message behind the last entry may be one that was acknowledged before its entry was written."""
+    path = shutil.copytree(stopped, tmp_path / stopped.name)
+    indexes = sorted(one for one in path.glob("queues/*/*.qi") if one.with_suffix(".qs").exists())
+    index = max(indexes, key=lambda one: len(whole_chunks(one.with_suffix(".qs").read_bytes())))
+    data, listed = index.read_bytes(), bodies(path)
+    own = [at for at in range(64, len(data), 32) if data[at] == 1 and data[at + 3] == 2]
+    index.write_bytes(data[: own[-2]])
+    shared = sum(data[at] == 1 and data[at + 3] == 1 for at in range(own[-2], len(data), 32))
+    found = verify(str(path))
+    assert [one.file for one in found.problems if one.kind == "unindexed_message"] == [str(index.relative_to(path))]
+    assert (listed - bodies(path)).total() <= sum(found.lost_by_queue().values()) == shared
+    (path / "recovery.dets").unlink()
+    found = verify(str(path))
+    assert [one.kind for one in found.notes] == ["unindexed_message"]
+    assert not [one for one in found.problems if one.kind == "unindexed_message"]

@@ -89,6 +89,7 @@ def fields(entries: Any) -> list[tuple[Any, ...]]:
 def test_an_intact_segment_is_read_like_any_other(tmp_path: Any) -> None:
     """Every changed byte of either file is left to the careful reader, unless that one finds nothing wrong with it."""
     queue, index, stored = segment(tmp_path)
+    queue.stores.recovery = None  # the terms of a stop are compared before either reader is used
     slow = [queue.index.entry_of(*pair, 0) for pair in queue.index.segment(0, [])]
     name = slow[0].file
     assert len(slow) == 4

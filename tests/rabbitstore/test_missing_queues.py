@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from rabbitstore import plan_recovery
-from rabbitstore.declared import declaration_problems, declared_names
+from rabbitstore.declared import declaration_problems
+from rabbitstore.definitions import read_definitions
 from rabbitstore.khepri.store import rows
 from rabbitstore.quorum.wal import WalScan
 from tests.archives import unpack
@@ -22,6 +23,7 @@ from .later import forget, node_of
 
 NODES = ("rabbitmq4-streams", "rabbitmq4-clean", "rabbitmq4-killed", "rabbitmq4-quorum-snapshot", "rabbitmq43-clean")
 CASES = ("rabbit-clean-3.8.9", "rabbit-dlx-3.10.8", "rabbit-quorum-latin1-4.0.5")
+YEARS = ("rabbitmq38-killed", "rabbitmq310-clean")
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,7 @@ def nodes(tmp_path_factory):
     """Return the folders of servers of five releases by name."""
     above = tmp_path_factory.mktemp("declared")
     found = {name: unpack_case(name, above / name).folder for name in CASES}
-    for name in NODES:
+    for name in (*NODES, *YEARS):
         unpack(DATA / f"{name}.tar.xz", above / name / "source")
         node_of(name, above / name / "source", above / name / "node")
         found[name] = above / name / "node"
@@ -109,12 +111,12 @@ def test_a_node_that_began_anew_with_another_name_has_only_its_own_declarations(
     """4.3.6 starts on the folder of another name as a new node, and knows none of the queues `c1`, `c2`, `q1` and `s1`."""
     unpack(DATA / "rabbitmq43-moved.tar.xz", tmp_path)
     node = tmp_path / "node"
-    assert declared_names(str(node), "/") == []
+    assert read_definitions(str(node)).content["queues"] == []
     assert ("undeclared_queue", "a declaration for 'q1'") in {
         (one.kind, one.expected) for one in declaration_problems(str(node))
     }
     shutil.rmtree(node / "coordination" / "second@localhost")
-    assert sorted(declared_names(str(node), "/")) == ["c1", "c2", "q1", "s1"]
+    assert sorted(one["name"] for one in read_definitions(str(node)).content["queues"]) == ["c1", "c2", "q1", "s1"]
 
 
 def test_queues_missing_from_an_older_log_of_khepri_require_an_operator(copied):
@@ -182,6 +184,30 @@ def test_the_name_of_a_queue_is_restored_from_the_metadata(name, copied):
         assert run("recover", node, "--apply").code == 7
         assert text.startswith(path.read_bytes())  # an empty queue has no index that shows the version
     assert run("verify", node).code == 0
+
+
+@pytest.mark.parametrize("name", ["rabbitmq38-killed", "rabbitmq310-clean", "rabbitmq4-clean", "rabbitmq43-clean"])
+def test_a_folder_without_its_name_is_listed_as_the_server_serves_it(name, copied):
+    """3.8.9, 3.10.8, 4.0.5 and 4.3.6 look for the folder by the hash of the declared name, also of one that is not ASCII."""
+    node = copied(name)
+    listed = run("dump", "--json", node).lines
+    files = list(node.glob("msg_stores/vhosts/*/queues/*/.queue_name"))
+    for path in files:
+        path.unlink()
+    assert run("dump", "--json", node).lines == listed
+    assert len(files) > 10 and "bad queue name" in run("verify", node).out
+
+
+def test_without_the_metadata_a_folder_without_its_name_is_listed_under_its_own(copied):
+    """A hash leads to no name; the folder of one virtual host has no metadata beside it."""
+    node = copied("rabbitmq4-clean")
+    (vhost,) = node.glob("msg_stores/vhosts/*")
+    path = next(path for path in sorted(vhost.glob("queues/*/.queue_name")) if any(path.parent.glob("*.qs")))
+    path.unlink()
+    shutil.rmtree(node / "coordination")
+    for file in [*node.glob("*.DC*"), *node.glob("*.LOG")]:
+        file.unlink()
+    assert path.parent.name in {line["queue"] for line in run("dump", "--json", vhost).lines}
 
 
 def test_a_copied_quorum_queue_folder_requires_an_operator(copied):

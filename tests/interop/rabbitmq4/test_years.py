@@ -85,3 +85,58 @@ def test_a_healthy_folder_of_every_release_year_is_served_after_recover(year, ho
     assert run("verify", folder.path).code == 0
     assert listed(folder.path, folder.queues) == before
     assert served(judge, folder.path, folder.queues, before) == []
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_queues_without_their_name_files_are_served_as_listed(year, how, tmp_path):
+    """The server looks for a folder by the hash of the declared name; some names are beyond ASCII, some of a priority."""
+    judge, folders = year
+    folder, node = folders[how], tmp_path / "node"
+    shutil.copytree(folder.path, node)
+    shutil.copy(f"{folder.path}-feature_flags", f"{node}-feature_flags")
+    for path in node.glob("msg_stores/vhosts/*/queues/*/.queue_name"):
+        path.unlink()
+    found = listed(node, folder.queues)
+    assert found == listed(folder.path, folder.queues)
+    assert served(judge, node, folder.queues, found) == []
+
+
+def test_a_folder_at_another_path_is_served_as_noted(year):
+    """3.10.8 has the path in each `config`, and serves no queue of these elsewhere, but all with a symlink at the path."""
+    judge, folders = year
+    folder = folders["SIGTERM"]
+    noted = [one for one in run("verify", "--json", folder.path).json["notes"] if one["kind"] == "other_path"]
+    assert len(noted) == (judge.server.home == home_of("bookworm"))
+    other = Judge(f"{judge.server.outside.name}-elsewhere", 50, is_patient=False, node_name="years", home=judge.server.home)
+    original = judge.server.outside
+    original.rename(aside := original.with_name(f"{original.name}-aside"))
+    try:
+        expected = listed(folder.path, folder.queues)
+        refused = {text.partition(":")[0] for text in served(other, folder.path, folder.queues, expected)}
+        assert refused == ({name for name in folder.queues if name[:2] in ("q.", "s.")} if noted else set())
+        shutil.rmtree(original, ignore_errors=True)  # the server makes empty folders there
+        (original / "mnesia").mkdir(parents=True)
+        (original / "mnesia" / judge.node.name).symlink_to(f"{other.server.inside}/mnesia/{judge.node.name}")
+        assert served(other, folder.path, folder.queues, expected) == []
+    finally:
+        shutil.rmtree(original, ignore_errors=True)
+        aside.rename(original)
+        other.server.close()
+
+
+def test_indexes_cut_to_their_heads_beside_damaged_terms_are_served_after_recover(year, tmp_path):
+    """The server alone delivers nothing of them; after `recover --apply` it delivers every message that the stop left."""
+    judge, folders = year
+    folder, node = folders["SIGTERM"], tmp_path / "node"
+    shutil.copytree(folder.path, node)
+    shutil.copy(f"{folder.path}-feature_flags", f"{node}-feature_flags")
+    for path in node.glob("msg_stores/vhosts/*/queues/*/*.qi"):
+        path.write_bytes(path.read_bytes()[:64])
+    for path in node.glob("msg_stores/vhosts/*/recovery.dets"):
+        path.write_bytes(path.read_bytes()[:56])
+    run("recover", "--apply", node)
+    found = listed(node, folder.queues)
+    kept = {name: {row.body for row in rows} for name, rows in found.items()}
+    assert all({row.body for row in rows} <= kept[name] for name, rows in listed(folder.path, folder.queues).items())
+    assert run("verify", node).code == 0
+    assert served(judge, node, folder.queues, found, exact=False) == []
