@@ -19,7 +19,7 @@ from tests.helpers import until
 from tests.serving import Server
 
 from .jvm import OPTIONS, SMALL_JVM
-from .live import MARKS
+from .live import MARKS, NIGHT
 from .test_go_client import go_program
 from .test_killed_server import (
     COUNT,
@@ -80,8 +80,9 @@ def test_consumers_of_each_kind_get_what_was_acknowledged(server: Server, start:
     allow_retries(server, "failing", 1)
     producer, everything, even = Lines(start("produce", "orders", "normal", COUNT)), set(range(COUNT)), set(range(0, COUNT, 2))
     kinds = [
-        ("consume", "g", "*", "-", everything), ("consume", "tagged", "even", "-", even), ("consume", "all", "*", "-", everything),
-        ("consume", "all", "*", "-", everything), ("consume", "failing", "*", FAILS, everything),
+        ("consume", "g", "*", "-", everything), ("consume", "tagged", "even", "-", even),
+        ("consume", "all", "*", "-", everything), ("consume", "all", "*", "-", everything),
+        ("consume", "failing", "*", FAILS, everything),
     ]  # fmt: skip
     if client != "Java 3.2.6":
         kinds.append(("consume", "selecting", "sql:TAGS = 'even'", "-", even))
@@ -101,6 +102,7 @@ def test_batches_are_delivered_at_least_once(server: Server, start: Run) -> None
     run_with_kills(server, start, "orders", "batch", set(range(COUNT)))
 
 
+@NIGHT
 def test_each_request_gets_its_reply(server: Server, start: Run) -> None:
     """Those whose reply was lost are sent again by their program; no request gets the reply of another."""
     consumer, producer = Lines(start("consume", "orders", "answers", "*", "-")), Lines(start("produce", "orders", "ask", COUNT))
@@ -110,12 +112,13 @@ def test_each_request_gets_its_reply(server: Server, start: Run) -> None:
 
 
 def test_asynchronous_messages_are_delivered_at_least_once(server: Server, start: Run, client: str) -> None:
-    """Of the Go client; `test_killed_server_of_java.py` sends in this way."""
+    """Send with the Go client; `test_killed_server_of_java.py` sends in this way."""
     if client != "Go":
         pytest.skip("the Java clients have tests of their own")
     run_with_kills(server, start, "orders", "async", set(range(COUNT)))
 
 
+@NIGHT
 def test_one_way_messages_are_stored_once(server: Server, start: Run, client: str) -> None:
     """Nobody acknowledges them: what a kill takes is lost, but nothing that a consumer saw, and only repetitions repeat."""
     if client != "Go":

@@ -34,7 +34,7 @@ public class Newer extends Scenarios {
         consumer.subscribe(topic, MessageSelector.bySql(condition));
     }
 
-    /** Send requests one after the other, each until its reply is there; the client 5.3.3 ends a wait when the request is sent. */
+    /** Send requests one after the other, each until its reply is there; 5.3.3 ends a wait when the request is sent. */
     static void ask(DefaultMQProducer producer, String topic, int count) throws Exception {
         for (int number = 0; number < count; number++) {
             Message request = new Message(topic, text(number));
