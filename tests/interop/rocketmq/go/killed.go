@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"runtime"
 	"strconv"
 	"strings"
@@ -65,7 +67,7 @@ func numbered(topic, kind string, number int) *primitive.Message {
 }
 
 // produce sends numbers, each until it is acknowledged; `R` behind a number is rolled back.
-func produce(topic, kind string, count int) {
+func produce(topic, kind string, first, count int) {
 	if kind == "transaction" {
 		produceTransactions(topic, count)
 		return
@@ -87,10 +89,10 @@ func produce(topic, kind string, count int) {
 		produceOneWay(made, topic, count)
 		return
 	case "ask":
-		ask(made, topic, count)
+		ask(made, topic, first, count)
 		return
 	}
-	for first := 0; first < count; first += step {
+	for ; first < count; first += step {
 		end := min(count, first+step)
 		retried(func() error {
 			all := []*primitive.Message{}
@@ -155,9 +157,22 @@ func produceOneWay(made rocketmq.Producer, topic string, count int) {
 	retried(func() error { return sent(made.SendSync(context.Background(), numbered(topic, "oneway", count))) })
 }
 
+// askInChild sends requests from a child process: a request that gets no answer within 3 s ends the process of client 2.1.2.
+func askInChild(topic string, count int) {
+	for next := 0; next < count; {
+		child := exec.Command(os.Args[0], "produce", names, topic, "ask", strconv.Itoa(count), strconv.Itoa(next))
+		lines := bufio.NewScanner(must(child.StdoutPipe()))
+		check(child.Start())
+		for ; lines.Scan(); next++ {
+			fmt.Println(lines.Text())
+		}
+		child.Wait()
+	}
+}
+
 // ask sends requests one after the other, each until its reply is there.
-func ask(made rocketmq.Producer, topic string, count int) {
-	for number := 0; number < count; number++ {
+func ask(made rocketmq.Producer, topic string, first, count int) {
+	for number := first; number < count; number++ {
 		retried(func() error {
 			reply, err := made.Request(context.Background(), replyMax, numbered(topic, "ask", number))
 			if err == nil && string(reply.Body) != "re: "+strconv.Itoa(number) {
@@ -286,7 +301,15 @@ func consume(topic, group string, tag, fails string) {
 func scenario(name string, rest []string) {
 	switch name {
 	case "produce":
-		produce(rest[0], rest[1], must(strconv.Atoi(rest[2])))
+		count := must(strconv.Atoi(rest[2]))
+		switch {
+		case len(rest) > 3:
+			produce(rest[0], rest[1], must(strconv.Atoi(rest[3])), count)
+		case rest[1] == "ask":
+			askInChild(rest[0], count)
+		default:
+			produce(rest[0], rest[1], 0, count)
+		}
 	case "consume":
 		consume(rest[0], rest[1], rest[2], rest[3])
 	case "consume_pulling":
