@@ -56,7 +56,7 @@ from .errors import (
 from .extras import needs_extra
 from .heads import read_head
 from .processes import in_forked_child, maps_max, memory_bytes, process_id, process_text, random_bytes
-from .real_disk import REAL_DISK, RealDisk
+from .real_disk import REAL_DISK, RealDisk, real_path
 from .swap import copy_rest, free_path, keep, keep_copy, move_aside, pieces, replace_file, staged
 
 __all__ = [
@@ -111,6 +111,7 @@ __all__ = [
     "process_text",
     "random_bytes",
     "read_head",
+    "real_path",
     "replace_file",
     "staged",
 ]

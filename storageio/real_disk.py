@@ -540,3 +540,8 @@ def _entry(name: str, found: os.stat_result) -> Entry:
 
 
 REAL_DISK = RealDisk()
+
+
+def real_path(path: str) -> str:
+    """Return the absolute path without symbolic links; what does not exist keeps its name."""
+    return os.path.realpath(path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from storageio import REAL_DISK, Disk
+from storageio import REAL_DISK, Disk, real_path
 from storebytes.finding import Finding, note
 
 from ..format.terms import Atom
@@ -26,7 +26,7 @@ def path_notes(node: str, disk: Disk = REAL_DISK) -> list[Finding]:
     flags, _damage = feature_flags(node, disk)
     if flags is not None and _WITHOUT_PATHS in flags:
         return []
-    here, own = os.path.realpath(node), current_name(node, disk)
+    here, own = real_path(node), current_name(node, disk)
     written: dict[str, list[QuorumQueue]] = {}
     for folder in ("quorum", "coordination"):
         for system in quorum_nodes(node, disk, folder=folder):
@@ -36,7 +36,7 @@ def path_notes(node: str, disk: Disk = REAL_DISK) -> list[Finding]:
                     path = _written_path(log).removesuffix(f"/{folder}/{name}")
                     if path and not (os.path.abspath(node).endswith(path) or here.endswith(path)):
                         written.setdefault(path, []).append(log)
-    return [_note(path, here, logs) for path, logs in written.items() if os.path.realpath(path) != here]
+    return [_note(path, here, logs) for path, logs in written.items() if real_path(path) != here]
 
 
 def _note(path: str, here: str, logs: list[QuorumQueue]) -> Finding:

@@ -39,6 +39,21 @@ def test_a_producer_without_a_stream_hides_no_other(served: GrpcServed) -> None:
     assert bodies(served.receive(wait_s=20)) == [b"1"]
 
 
+def test_a_check_that_no_producer_can_get_counts(served: GrpcServed) -> None:
+    """A broker puts a half message again before it looks for a producer's channel; the last check gives it up."""
+    served.send(message(message_type=d.TRANSACTION))
+    limit = served.store.config.transaction_check_max
+    for times in range(limit):
+        (half,) = served.store.undecided_transactions()
+        assert half.check_times == times
+        assert "TRANS_CHECK_MAX_TIME_TOPIC" not in served.store.topics()
+        check(served)
+        until(lambda times=times: served.store.undecided_transactions()[0].check_times == times + 1)  # type: ignore[misc]
+    check(served)
+    until(lambda: not served.store.undecided_transactions())
+    assert [one.body for one in served.store.read("TRANS_CHECK_MAX_TIME_TOPIC", 0)] == [b"1"]
+
+
 def test_producers_get_checks_in_turn(served: GrpcServed) -> None:
     """Two producers get one of two half messages each."""
     for number in (b"1", b"2"):

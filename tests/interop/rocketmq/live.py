@@ -33,6 +33,7 @@ MARKS = [
     pytest.mark.timeout(600 + 2 * PATIENCE_S),
     pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"),
 ]
+NIGHT = pytest.mark.skipif(LIVE < 50_000, reason="it waits for time limits of the clients; make live-night has it")
 LOG_FILE_SIZE = 1 << 20 if max(LIVE, REPLICATED) < 100_000 else 1 << 26
 SIZES = dict(zip(JAVA_NAMES, (LOG_FILE_SIZE, 20_000, 5_000, 20_000), strict=True))
 CONFIG = StoreConfig(

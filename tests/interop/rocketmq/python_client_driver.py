@@ -30,6 +30,7 @@ from rocketmq import (
 IDLE_POLLS = 2
 REQUEST_S = 30  # of a busy machine; the default is 3
 POLL_S = 2
+INVISIBLE_S = 10  # the least that a proxy allows
 
 
 def show(**facts: Any) -> None:
@@ -252,6 +253,22 @@ def consume(configuration: ClientConfiguration, topic: str, group: str, tag: str
     one.shutdown()
 
 
+def consume_simple(configuration: ClientConfiguration, topic: str, group: str, tag: str, _fails: str) -> None:
+    """Receive with a simple consumer until the input ends, and show what is acknowledged; what failed comes again."""
+    one = retried(lambda: simple(configuration, group, topic, tag))
+    is_over = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), is_over.set()), daemon=True).start()
+    while not is_over.is_set():
+        for each in retried(lambda: one.receive(32, INVISIBLE_S)):
+            try:
+                one.ack(each)
+            except Exception as error:
+                show(failed=str(error)[:200])
+            else:
+                show(body=each.body.decode(), attempt=each.delivery_attempt)
+    one.shutdown()
+
+
 def dump(configuration: ClientConfiguration, topic: str) -> None:
     """Send messages with all fields and print what arrives."""
     one, consumer = producer(configuration, topic), simple(configuration, "dump", topic)
@@ -268,7 +285,10 @@ def dump(configuration: ClientConfiguration, topic: str) -> None:
     consumer.shutdown()
 
 
-SCENARIOS = {one.__name__: one for one in (send, send_many, receive, hold, push, fifo, delay, transact, produce, consume, dump)}
+SCENARIOS = {
+    one.__name__: one
+    for one in (send, send_many, receive, hold, push, fifo, delay, transact, produce, consume, consume_simple, dump)
+}
 
 if __name__ == "__main__":
     key, _, secret = sys.argv[2].rpartition("@")[0].partition("/")

@@ -10,15 +10,17 @@ import json
 import subprocess
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from commitlog.topic_names import GIVEN_UP_TOPIC
 from messagestore import MessageStore
 from tests.helpers import until
 from tests.serving import Server
 
-from .live import KILLS, LIVE, MARKS
+from .live import KILLS, LIVE, MARKS, NIGHT
 from .test_python_client import Run, finish, server, start
 
 __all__ = ["server", "start"]  # fixtures
@@ -32,6 +34,7 @@ LATER_S = 5  # for what should not come
 SENDING_S = 1200
 DECIDING_S = 600  # more than the interval at which Python's client looks after its stream, and several checks
 FAILS = "77"  # at the end of numbers
+NO_LOOP = "There is no current event loop"
 EARLY_S = 1.1  # the client gives times in seconds, and timers have ticks of a second
 
 
@@ -80,13 +83,14 @@ def send_with_kills(server: Server, producer: Lines) -> None:
 
 
 def run_with_kills(
-    server: Server, start: Run, topic: str, kind: str, expected: set[int], tag: str = "*", fails: str = "-"
-) -> list[dict[str, Any]]:
-    """Return what a push consumer gets of what a producer sends, while the server is killed; what ends as `fails` fails."""
-    producer, consumer = Lines(start("produce", topic, kind, COUNT)), Lines(start("consume", topic, "g", tag, fails))
+    server: Server, start: Run, topic: str, kind: str, expected: set[int], tag: str = "*", fails: str = "-",
+    consume: str = "consume",
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Return what a consumer gets of what a producer sends, while the server is killed; what ends as `fails` fails."""
+    producer, consumer = Lines(start("produce", topic, kind, COUNT)), Lines(start(consume, topic, "g", tag, fails))
     send_with_kills(server, producer)
-    assert [one["sent"] for one in producer.all() if "sent" in one] == list(range(COUNT))
-    return delivered(kind, expected, consumer)
+    assert sorted(one["sent"] for one in producer.all() if "sent" in one) == list(range(COUNT))
+    return delivered(f"{kind}, {consume}", expected, consumer)
 
 
 def delivered(kind: str, expected: set[int], consumer: Lines) -> list[dict[str, Any]]:
@@ -104,10 +108,12 @@ def number_of(delivery: dict[str, Any]) -> int:
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("tag", ["*", "even"])
-def test_messages_are_delivered_at_least_once(server: Server, start: Run, tag: str) -> None:
-    """Each that was acknowledged to its producer, or each of a tag."""
-    run_with_kills(server, start, "orders", "normal", set(range(0, COUNT, 1 if tag == "*" else 2)), tag)
+@pytest.mark.parametrize(
+    ("tag", "consume"), [("*", "consume"), ("even", "consume"), pytest.param("*", "consume_simple", marks=NIGHT)]
+)
+def test_messages_are_delivered_at_least_once(server: Server, start: Run, tag: str, consume: str) -> None:
+    """Each that was acknowledged to its producer, or each of a tag; simple consumers count what they acknowledged."""
+    run_with_kills(server, start, "orders", "normal", set(range(0, COUNT, 1 if tag == "*" else 2)), tag, consume=consume)
 
 
 @pytest.mark.timeout(3600)
@@ -128,14 +134,12 @@ def test_delayed_messages_never_come_before_their_time(server: Server, start: Ru
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(
-    "is_joined", [True, pytest.param(False, marks=pytest.mark.skipif(LIVE < 50_000, reason="it waits minutes for the client"))]
-)
+@pytest.mark.parametrize("is_joined", [True, pytest.param(False, marks=NIGHT)])
 def test_transactions_keep_their_decision(server: Server, start: Run, is_joined: bool) -> None:
     """What is committed comes, what is rolled back does not, and the checker decides what the kills left open.
 
-    The producer's client opens its telemetry stream again only after up to 300 s.  Until then the server can ask another
-    producer of the topic, if one joins.
+    Python's client opens its telemetry stream again only after up to 300 s.  Until then the server can ask another producer of
+    the topic, if one joins.  A client that failed to open it then tries again after 300 s, which is longer than all checks.
     """
     producer, consumer = (
         Lines(start("produce", "orders", "transaction", COUNT)),
@@ -144,6 +148,8 @@ def test_transactions_keep_their_decision(server: Server, start: Run, is_joined:
     send_with_kills(server, producer)
     joined = Lines(start("produce", "orders", "transaction", 0)) if is_joined else None
     until(lambda: not undecided(server), DECIDING_S, "every transaction is decided", 1.0)
+    if not is_joined and has_failed_to_open_its_stream(server.folder.parent) and given_up(server):
+        pytest.xfail(f"{given_up(server)} given up: {NO_LOOP} (docs/howto/grpc.md#the-python-client-after-a-restart)")
     found = delivered("transaction", {number for number in range(COUNT) if number % 4 != 1}, consumer)
     checked = sum("checked" in one for program in (producer, joined) if program is not None for one in program.all())
     print(f"{checked} checks answered")
@@ -151,7 +157,7 @@ def test_transactions_keep_their_decision(server: Server, start: Run, is_joined:
     server.stop()
     with MessageStore.open(server.folder) as store:
         assert store.undecided_transactions() == []
-        assert "TRANS_CHECK_MAX_TIME_TOPIC" not in store.topics()
+        assert GIVEN_UP_TOPIC not in store.topics()
 
 
 @pytest.mark.timeout(3600)
@@ -187,6 +193,18 @@ def undecided(server: Server) -> int:
     """Return how many half messages the folder has that nobody decided."""
     with MessageStore.open(server.folder, "r") as store:
         return len(store.undecided_transactions())
+
+
+def given_up(server: Server) -> int:
+    """Return how many half messages were checked as often as allowed."""
+    with MessageStore.open(server.folder, "r") as store:
+        return len(list(store.read(GIVEN_UP_TOPIC, 0))) if GIVEN_UP_TOPIC in store.topics() else 0
+
+
+def has_failed_to_open_its_stream(home: Path) -> bool:
+    """Return whether the log of Python's client has the error that costs it 300 s."""
+    log = home / "logs" / "rocketmq_python" / "rocketmq_client.log"
+    return log.exists() and NO_LOOP in log.read_text()
 
 
 def test_an_orderly_stop_repeats_nothing(server: Server, start: Run) -> None:

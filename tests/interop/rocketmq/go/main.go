@@ -371,7 +371,7 @@ func main() {
 	if os.Getenv("CLIENT_LOG") != "" {
 		rlog.SetOutputPath(os.Getenv("CLIENT_LOG"))
 	}
-	if os.Args[1] == "produce" || os.Args[1] == "consume" {
+	if os.Args[1] == "produce" || os.Args[1] == "consume" || os.Args[1] == "consume_pulling" {
 		names = os.Args[2]
 		scenario(os.Args[1], os.Args[3:])
 		return

@@ -23,6 +23,7 @@ import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 public final class GrpcClient {
     private static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
     private static final AtomicLong last = new AtomicLong();  // when a push consumer got something
+    private static final Duration INVISIBLE = Duration.ofSeconds(10);  // the least that a proxy allows
     private static ClientConfiguration configuration;
 
     private static String text(MessageView view) {
@@ -120,6 +121,30 @@ public final class GrpcClient {
         waitForEndOfInput();
     }
 
+    /** Receive with a simple consumer until the input ends, and show what is acknowledged; what failed comes again. */
+    private static void consumeSimple(String topic, String group) throws Exception {
+        SimpleConsumer consumer = retried(() -> simple(topic, group));
+        Thread end = new Thread(() -> {
+            try {
+                waitForEndOfInput();
+            } catch (Exception error) {
+                throw new IllegalStateException(error);
+            }
+        });
+        end.setDaemon(true);
+        end.start();
+        while (end.isAlive()) {
+            for (MessageView view : retried(() -> consumer.receive(32, INVISIBLE))) {
+                try {
+                    consumer.ack(view);
+                    show(view);
+                } catch (Exception error) {
+                    print("{\"failed\": \"acknowledgement\"}");
+                }
+            }
+        }
+    }
+
     private static void transact(String topic, long waitMs) throws Exception {
         try (Producer producer = producer(topic)) {
             for (String body : new String[] {"commit", "rollback", "checked"}) {
@@ -215,6 +240,7 @@ public final class GrpcClient {
             case "push": push(topic, arguments[3], Long.parseLong(arguments[4]), arguments[5]); break;
             case "produce": produce(topic, arguments[3], Integer.parseInt(arguments[4])); break;
             case "consume": consume(topic, arguments[3], arguments[4], arguments[5]); break;
+            case "consume_simple": consumeSimple(topic, arguments[3]); break;
             case "transact": transact(topic, Long.parseLong(arguments[3])); break;
             case "delay": delay(topic, arguments[3], Long.parseLong(arguments[4])); break;
             default: throw new IllegalArgumentException(arguments[0]);

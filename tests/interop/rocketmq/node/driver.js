@@ -9,6 +9,7 @@ const { TransactionResolution } = require("rocketmq-client-nodejs/proto/apache/r
 
 const IDLE_POLLS = 2;
 const POLL_MS = 2000;
+const INVISIBLE_MS = 10_000; // the least that a proxy allows
 const PAUSE_MS = 200;
 
 const show = (facts) => console.log(JSON.stringify(facts));
@@ -114,6 +115,24 @@ async function consume(base, topic, group, tag, fails) {
   await one.shutdown();
 }
 
+/** Receive with a simple consumer until the input ends, and show what is acknowledged; what failed comes again. */
+async function consumeSimple(base, topic, group, tag) {
+  const one = await retried(() => simple(base, topic, group, tag));
+  let isOver = false;
+  process.stdin.resume().on("end", () => (isOver = true));
+  while (!isOver) {
+    for (const each of await retried(() => one.receive(32, INVISIBLE_MS))) {
+      try {
+        await one.ack(each);
+        show({ body: each.body.toString(), attempt: each.deliveryAttempt });
+      } catch (error) {
+        failed(error);
+      }
+    }
+  }
+  await one.shutdown();
+}
+
 /** Send messages of several groups in turn. */
 async function fifo(base, topic, groups, count) {
   const one = await producer(base, topic);
@@ -209,7 +228,7 @@ async function dump(base, topic) {
   await consumer.shutdown();
 }
 
-const SCENARIOS = { send, receive, hold, push, consume, fifo, delay, transact, produce, dump };
+const SCENARIOS = { send, receive, hold, push, consume, consume_simple: consumeSimple, fifo, delay, transact, produce, dump };
 
 async function main(scenario, target, ...rest) {
   const [endpoints, key] = target.split("@").reverse();

@@ -19,6 +19,7 @@ import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
  */
 public class Scenarios extends Common {
     static final int GROUPS = 5, DELAY_LEVEL = 2, DELAY_S = 5;
+    static final String SQL = "sql:";
 
     static synchronized void print(String format, Object... values) { System.out.printf(format + "%n", values); }
 
@@ -60,8 +61,9 @@ public class Scenarios extends Common {
         DefaultMQProducer producer = new DefaultMQProducer("producers");
         producer.setNamesrvAddr(names);
         producer.start();
-        if (kind.equals("batch")) {
-            newer("sendBatches", new Class<?>[] {DefaultMQProducer.class, String.class, int.class}, producer, topic, count);
+        if (kind.equals("batch") || kind.equals("ask")) {
+            String name = kind.equals("ask") ? "ask" : "sendBatches";
+            newer(name, new Class<?>[] {DefaultMQProducer.class, String.class, int.class}, producer, topic, count);
         } else {
             for (int number = 0; number < count; number++) {
                 int each = number;
@@ -81,21 +83,31 @@ public class Scenarios extends Common {
         while (System.in.read() >= 0) { }
     }
 
-    /** Consume until the input ends: what ends as `fails` fails each time; group `fifo` in order, group `all` everything. */
+    /**
+     * Consume until the input ends: what ends as `fails` fails each time; group `fifo` in order, group `all` everything, group
+     * `answers` answers requests.  A tag behind `sql:` is an SQL92 condition.
+     */
     static void consume(String topic, String group, String tag, String fails) throws Exception {
         retried(() -> started(topic, group, tag, fails));
         waitForEndOfInput();
     }
 
     static DefaultMQPushConsumer started(String topic, String group, String tag, String fails) throws Exception {
-        DefaultMQPushConsumer found = consumer(group, topic, tag);
+        boolean isSql = tag.startsWith(SQL);
+        DefaultMQPushConsumer found = consumer(group, topic, isSql ? "*" : tag);
+        if (isSql) {
+            Class<?>[] types = {DefaultMQPushConsumer.class, String.class, String.class};
+            newer("select", types, found, topic, tag.substring(SQL.length()));
+        }
         // Broadcasting clients would share a file of offsets, and one that could not start keeps its name.
         found.setInstanceName(ProcessHandle.current().pid() + "-" + System.nanoTime());
         for (Method each : found.getClass().getMethods()) {  // clients of RocketMQ 3 have the group's setting
             if (each.getName().equals("setMaxReconsumeTimes")) each.invoke(found, 1);
         }
         if (group.equals("all")) found.setMessageModel(MessageModel.BROADCASTING);
-        if (group.equals("fifo")) {
+        if (group.equals("answers")) {
+            newer("answer", new Class<?>[] {DefaultMQPushConsumer.class}, found);
+        } else if (group.equals("fifo")) {
             found.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
                 messages.forEach(Scenarios::show);
                 return ConsumeOrderlyStatus.SUCCESS;
