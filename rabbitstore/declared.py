@@ -193,7 +193,7 @@ def _parts(one: _Declared) -> list[bytes]:
     highest = next((each[2] for each in arguments if isinstance(each, tuple) and each[0] == b"x-max-priority"), 0)
     if not isinstance(highest, int) or not 0 < highest <= _PRIORITIES_MAX:
         return [one.name]
-    return [one.name + part_name("", priority) for priority in range(highest + 1)]
+    return [part_name(one.name, priority) for priority in range(highest + 1)]
 
 
 def _logged(node: str, disk: Disk) -> set[str]:

@@ -12,6 +12,7 @@ from typing import Any
 from storageio import REAL_DISK, Disk, UnknownStore
 from storebytes.finding import Finding
 
+from .format.layout import TABLE_ENDINGS
 from .format.terms import FALSE, TRUE, CharList, key_term, map_key
 from .khepri.store import read_metadata, rows
 from .read.metadata import metadata_problems
@@ -23,7 +24,6 @@ NAMES = (
     "bindings",
 )  # fmt: skip
 COUNTED = ("vhosts", "exchanges", "queues", "bindings", "users", "policies")
-_TABLE_FILES = (".DCD", ".DCL", ".LOG")
 _POLICY, _INTERNAL = "policy", "internal"  # components of parameters; names of a cluster's own parameters begin so
 _OWN_COMPONENTS = ("exchange-delete-in-progress", "imported_definition_hash_value")
 _TYPES = {"rabbit_classic_queue": "classic", "rabbit_quorum_queue": "quorum", "rabbit_stream_queue": "stream"}
@@ -72,7 +72,9 @@ def read_definitions(path: str, disk: Disk = REAL_DISK) -> Definitions:
         metadata = MNESIA
         found = metadata_problems(path, disk)
         notes = [one for one in found if one.kind == "missing_vhost"]  # a kill while one is deleted leaves its folder
-        problems += [one for one in found if one not in notes and (one.kind != BAD_METADATA or one.file.endswith(_TABLE_FILES))]
+        problems += [
+            one for one in found if one not in notes and (one.kind != BAD_METADATA or one.file.endswith(TABLE_ENDINGS))
+        ]
         problems += [
             Finding(name, 0, BAD_METADATA, "a file that every server has", "none; its declarations are missing")
             for name in (f"{table}.DCD" for table in TAGS)

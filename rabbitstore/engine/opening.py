@@ -281,8 +281,8 @@ def _refuse_wrong_config(vhost: VhostFolder) -> None:
 def _refuse_lost_entries(queues: list[QueueFolder]) -> None:
     """Raise `StoreCorrupt` for an index that lost entries after a clean stop: an opening would delete their messages."""
     for queue in queues:
-        for number in queue.segment_numbers() if isinstance(queue.index, IndexV2) else ():
-            if isinstance(queue.index, IndexV2) and queue.index.is_cut(number):
+        if isinstance(queue.index, IndexV2):
+            for number in filter(queue.index.is_cut, queue.segment_numbers()):
                 file = f"{queue.path}/{number}.qi"
                 expected = "the entries that the last clean stop left"
                 raise StoreCorrupt("lost index entries", file=file, offset=0, expected=expected, found="fewer: run recover")
@@ -353,7 +353,7 @@ def make_index(
     disk: Disk, path: str, vhost: str, queue: str, priority: int | None, settings: IndexSettings, version: int
 ) -> Index:
     """Create the folder and the name file of a new queue; return its index."""
-    name = part_name(queue, priority)
+    name = part_name(queue.encode(), priority)
     folder = f"{path}/{layout.QUEUES_FOLDER}/{queue_folder_name(vhost, name)}"
     disk.make_folder(folder)
     replace_file(disk, f"{folder}/{layout.QUEUE_NAME_FILE}", queue_name_text(vhost, name, version))

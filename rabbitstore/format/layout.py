@@ -79,6 +79,7 @@ VHOST_NAME_FILE = ".vhost"
 CONFIG_NAME = ".config"
 STORE_FOLDERS = (PERSISTENT_FOLDER, TRANSIENT_FOLDER)
 CLEAN_MARKS = tuple(f"{store}/{CLEAN_NAME}" for store in STORE_FOLDERS)
+TABLE_ENDINGS = (".DCD", ".DCL", ".LOG")  # of the disk logs of a table of Mnesia
 CLEAN_FILES = (  # of a clean stop, relative to the virtual host's folder
     *CLEAN_MARKS,
     RECOVERY_NAME,

@@ -39,10 +39,9 @@ def queue_folder_name(vhost: str, queue: bytes) -> str:
     return _hashed(b"queue", vhost.encode(), queue)
 
 
-def part_name(queue: str, priority: int | None) -> bytes:
+def part_name(queue: bytes, priority: int | None) -> bytes:
     """Return the name of a queue, or with NUL and priority (0..255) that of one part of a priority queue."""
-    plain = queue.encode()
-    return plain if priority is None else plain + bytes((0, priority))
+    return queue if priority is None else queue + bytes((0, priority))
 
 
 def split_part_name(name: bytes) -> tuple[str, int | None]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from storageio import REAL_DISK, Disk, real_path
 from storebytes.finding import Finding, note
+from storebytes.plan import count_text
 
 from ..format.terms import Atom
 from ..read.metadata import feature_flags
@@ -41,7 +42,7 @@ def path_notes(node: str, disk: Disk = REAL_DISK) -> list[Finding]:
 
 def _note(path: str, here: str, logs: list[QuorumQueue]) -> Finding:
     count = sum(log.node.has_queues for log in logs)
-    served = f"{count} quorum queue{'' if count == 1 else 's'}" + (" and the streams" if count < len(logs) else "")
+    served = count_text(count, "quorum queue") + (" and the streams" if count < len(logs) else "")
     found = f"{here}; elsewhere a server of 3.9 to 3.12 does not serve {served} whose config has this path"
     return note(f"{logs[0].relative}/config", 0, OTHER_PATH, f"the folder, or a symlink to it, at {path}", found)
 

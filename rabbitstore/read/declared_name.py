@@ -12,19 +12,20 @@ from collections.abc import Iterable, Iterator
 
 from storageio import Disk, Kind, read_head
 
-from ..format.names import queue_folder_name
+from ..format.layout import TABLE_ENDINGS
+from ..format.names import part_name, queue_folder_name
 
 _ABOVE = "/msg_stores/vhosts/"
 _PRIORITIES = 256
 _SIZE_MAX = 1 << 30
-_ENDINGS = (".DCD", ".DCL", ".LOG", ".wal", ".segment", "snapshot.dat")
+_ENDINGS = (*TABLE_ENDINGS, ".wal", ".segment", "snapshot.dat")
 _QUEUE = re.compile(rb"(?s)(?:[ws]\x05|d\0\x05)queuem\0\0\0(.)")  # the atom in each encoding, and a binary of up to 255 bytes
 
 
 def part_of_names(vhost: str, folder: str, names: Iterable[bytes]) -> bytes | None:
     """Return the name that a queue's folder is named after, with its priority if it is of a part; None if none fits."""
     known = list(dict.fromkeys(names))
-    parts = (name + end for end in (b"", *(bytes((0, level)) for level in range(_PRIORITIES))) for name in known)
+    parts = (part_name(name, level) for level in (None, *range(_PRIORITIES)) for name in known)
     return next((part for part in parts if queue_folder_name(vhost, part) == folder), None)
 
 

@@ -20,6 +20,7 @@ from storebytes.finding import Finding, finding_of
 
 from ..format.config_text import parse_term
 from ..format.dets_table import COOKIE, is_closed, read_dets
+from ..format.layout import TABLE_ENDINGS
 from ..format.names import vhost_folder_name
 from .mnesia import (
     BAD_METADATA,
@@ -63,7 +64,7 @@ def metadata_problems(node: str, disk: Disk = REAL_DISK) -> list[Finding]:
     ]
     own = node_names(node, disk)
     for name in sorted(names):
-        if name in (_SCHEMA, _VERSION, *_TERMS) or name.endswith((".DCD", ".DCL", ".LOG")):
+        if name in (_SCHEMA, _VERSION, *_TERMS) or name.endswith(TABLE_ENDINGS):
             try:
                 _check(name, data := read_head(disk, f"{node}/{name}", _SIZE_MAX) or b"")
                 _check_node(name, data, own)

@@ -706,19 +706,19 @@ def test_a_log_file_still_being_made_is_left_out(tmp_path: Path) -> None:
         until(lambda: reader.message_at(0) and len(reader.engine.log.queue.files) == 2)
 
 
-class Making(WrappedDisk):
-    """A disk on which the writer's next log file gets its length during the second listing."""
+class DiskOfBusyWriter(WrappedDisk):
+    """A disk on which a writer acts before a reader lists a folder for the given time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, folder: str, listing: int, act: Callable[[], object]) -> None:
         super().__init__()
-        self._path = path
-        self._lists = 0
+        self._folder, self._listing, self._act = folder, listing, act
+        self.lists = 0
 
     def before(self, operation: str, path: str) -> None:
-        if operation == "list" and path.endswith("commitlog"):
-            self._lists += 1
-            if self._lists == 3:
-                self._path.write_bytes(bytes(LOG_SIZE))
+        if operation == "list" and path.endswith(f"/{self._folder}"):
+            self.lists += 1
+            if self.lists == self._listing:
+                self._act()
 
 
 def test_opening_while_a_log_file_is_being_made(tmp_path: Path) -> None:
@@ -732,7 +732,8 @@ def test_opening_while_a_log_file_is_being_made(tmp_path: Path) -> None:
     (tmp_path / "abort").write_bytes(b"1")
     with pytest.raises(StoreCorrupt):
         open_store(tmp_path, "r")
-    with open_store(tmp_path, "r", disk=Making(half)) as reader:
+    disk = DiskOfBusyWriter("commitlog", 3, lambda: half.write_bytes(bytes(LOG_SIZE)))
+    with open_store(tmp_path, "r", disk=disk) as reader:
         assert len(list(reader.follow(timeout_s=0.05))) == 10
 
 

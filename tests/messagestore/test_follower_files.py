@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from messagestore import MessageStore
-from storageio.testing import WrappedDisk
 from tests.helpers import until
-from tests.messagestore.test_follower import Bench, log_of
+from tests.messagestore.test_follower import Bench, DiskOfBusyWriter, log_of
 from tests.messagestore.writers import LOG_SIZE, log_files, number_of, open_store, put_all
 
 
@@ -72,21 +71,6 @@ def test_blank_removed_with_the_next_file_is_read_again(bench: Bench) -> None:
     assert bench.polled() == [] and bench.follower._at == end
 
 
-class DiskOfBusyWriter(WrappedDisk):
-    """A disk on which a writer acts before a reader lists the folder of the queues for the second time."""
-
-    def __init__(self, act: Callable[[], object]) -> None:
-        super().__init__()
-        self.act = act
-        self.lists = 0
-
-    def before(self, operation: str, path: str) -> None:
-        if operation == "list" and path.endswith("/consumequeue"):
-            self.lists += 1
-            if self.lists == 2:
-                self.act()
-
-
 def test_first_queue_is_made_while_a_reader_opens(tmp_path: Path) -> None:
     """A reader that found no queue file when it looked for their size reads those with another size than RocketMQ's."""
     with open_store(tmp_path) as store:
@@ -96,7 +80,7 @@ def test_first_queue_is_made_while_a_reader_opens(tmp_path: Path) -> None:
             put_all(store, 0, 3)
             store.max_offset("t", 0)  # waits for the dispatcher
 
-        disk = DiskOfBusyWriter(act)
+        disk = DiskOfBusyWriter("consumequeue", 2, act)
         with MessageStore.open(tmp_path, "r", disk=disk) as reader:
             assert disk.lists >= 2
             found = [number_of(reader.get("t", queue_id, 0).messages[0]) for queue_id in range(3)]

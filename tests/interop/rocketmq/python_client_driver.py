@@ -100,14 +100,19 @@ def receive(configuration: ClientConfiguration, topic: str, group: str, tag: str
             time.sleep(0.2)
             continue
         idle = 0 if found else idle + 1
-        for each in found:
-            try:
-                one.ack(each)
-            except Exception as error:
-                show(failed=str(error)[:200])
-            else:
-                show(body=each.body.decode(), attempt=each.delivery_attempt)
+        acknowledge(one, found)
     one.shutdown()
+
+
+def acknowledge(one: SimpleConsumer, found: list[Any]) -> None:
+    """Acknowledge what was received, and show what that was; what failed comes again."""
+    for each in found:
+        try:
+            one.ack(each)
+        except Exception as error:
+            show(failed=str(error)[:200])
+        else:
+            show(body=each.body.decode(), attempt=each.delivery_attempt)
 
 
 def hold(configuration: ClientConfiguration, topic: str, group: str, invisible_s: str) -> None:
@@ -259,13 +264,7 @@ def consume_simple(configuration: ClientConfiguration, topic: str, group: str, t
     is_over = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), is_over.set()), daemon=True).start()
     while not is_over.is_set():
-        for each in retried(lambda: one.receive(32, INVISIBLE_S)):
-            try:
-                one.ack(each)
-            except Exception as error:
-                show(failed=str(error)[:200])
-            else:
-                show(body=each.body.decode(), attempt=each.delivery_attempt)
+        acknowledge(one, retried(lambda: one.receive(32, INVISIBLE_S)))
     one.shutdown()
 
 

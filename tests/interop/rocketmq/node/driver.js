@@ -58,16 +58,21 @@ async function receive(base, topic, group, tag = "*", invisibleS = "60") {
   for (let idle = 0; idle < IDLE_POLLS; ) {
     const found = await retried(() => one.receive(32, Number(invisibleS) * 1000));
     idle = found.length ? 0 : idle + 1;
-    for (const each of found) {
-      try {
-        await one.ack(each);
-        show({ body: each.body.toString(), attempt: each.deliveryAttempt });
-      } catch (error) {
-        failed(error);
-      }
-    }
+    await acknowledge(one, found);
   }
   await one.shutdown();
+}
+
+/** Acknowledge what was received, and show what that was; what failed comes again. */
+async function acknowledge(one, found) {
+  for (const each of found) {
+    try {
+      await one.ack(each);
+      show({ body: each.body.toString(), attempt: each.deliveryAttempt });
+    } catch (error) {
+      failed(error);
+    }
+  }
 }
 
 /** Receive without an acknowledgement, and receive again. */
@@ -121,14 +126,7 @@ async function consumeSimple(base, topic, group, tag) {
   let isOver = false;
   process.stdin.resume().on("end", () => (isOver = true));
   while (!isOver) {
-    for (const each of await retried(() => one.receive(32, INVISIBLE_MS))) {
-      try {
-        await one.ack(each);
-        show({ body: each.body.toString(), attempt: each.deliveryAttempt });
-      } catch (error) {
-        failed(error);
-      }
-    }
+    await acknowledge(one, await retried(() => one.receive(32, INVISIBLE_MS)));
   }
   await one.shutdown();
 }
